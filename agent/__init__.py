@@ -1,0 +1,1 @@
+"""The loop: strategy, replies, providers, budget and the command line."""

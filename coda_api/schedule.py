@@ -1,0 +1,58 @@
+"""Schedules: how a kernel is tiled, apart from what it computes. Validated here, chosen elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+_ALLOWED: dict[str, tuple[int, ...]] = {
+    "block_m": (16, 32, 64, 128, 256),
+    "block_n": (16, 32, 64, 128, 256),
+    "block_k": (16, 32, 64, 128),
+    "stages": (1, 2, 3, 4, 5, 6, 7, 8),
+    "warps": (1, 2, 4, 8, 16),
+    "group_m": (1, 2, 4, 8, 16, 32),
+    "slice_n": (0, 16, 32, 64, 128, 256),
+}
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot work: what was asked, why not, what would fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Tile of the product in elements, pipeline stages, warps, tile-order group, epilogue slice in product columns.
+
+    slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once.
+    """
+
+    block_m: int = 128
+    block_n: int = 256
+    block_k: int = 64
+    stages: int = 3
+    warps: int = 8
+    group_m: int = 8
+    slice_n: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in _ALLOWED.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ScheduleError(f"{name} = {value!r} is not possible; it must be one of {', '.join(map(str, allowed))}")
+        if self.slice_n > self.block_n:
+            raise ScheduleError(f"slice_n = {self.slice_n} is wider than the tile, block_n = {self.block_n}")
+
+    def with_hints(self, hints: Mapping[str, object]) -> Schedule:
+        """This schedule with a kernel's hints in place; raises ScheduleError."""
+        unknown = [name for name in hints if name not in _ALLOWED]
+        if unknown:
+            raise ScheduleError(f"{unknown[0]!r} is not a schedule hint; the hints are {', '.join(HINTS)}")
+        return replace(self, **hints)  # type: ignore[arg-type]
+
+    def operand_bytes(self, itemsize: int = 2) -> int:
+        """Shared memory that the mainloop's stages take."""
+        return self.stages * (self.block_m + self.block_n) * self.block_k * itemsize
+
+
+HINTS = tuple(f.name for f in fields(Schedule))

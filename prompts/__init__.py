@@ -1,0 +1,1 @@
+"""What a model is told: templates and a strict renderer."""

@@ -1,0 +1,1 @@
+"""What to make: one small module per operator, in plain PyTorch."""
