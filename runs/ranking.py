@@ -1,0 +1,46 @@
+"""The one rule by which candidates of a task are ordered. Everything that says "best" asks here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
+from coda_synth.runs.record import Attempt
+
+Key = tuple[int, float, int, int]
+
+
+def rank_key(candidate: Candidate, evaluation: Evaluation, shape: int = 0) -> Key | None:
+    """Sorts best first; None for a candidate that did not pass, which has no rank.
+
+    Measured beats modelled, whatever the figures: an estimate never outranks a measurement. Among measured ones the
+    lowest median on the headline shape (shape 0, the first one timed) is best, among modelled ones the lowest estimate
+    on it. At equal times the one that spills less, then the shorter text.
+    """
+    if evaluation.verdict is not Verdict.PASSED:
+        return None
+    spills = sum(r.spill_bytes for r in evaluation.resources)
+    if evaluation.timings:
+        return 0, evaluation.timings[shape].median_ms, spills, len(candidate.source)
+    if evaluation.modelled:
+        return 1, evaluation.modelled[shape].estimate_ms, spills, len(candidate.source)
+    return 2, math.inf, spills, len(candidate.source)
+
+
+def ranked(attempts: Iterable[Attempt]) -> tuple[Attempt, ...]:
+    """The attempts that passed, best first; of two equal ones the earlier."""
+    keyed = ((_key(attempt), attempt) for attempt in attempts)
+    passed = [(key, attempt.step, attempt) for key, attempt in keyed if key is not None]
+    return tuple(attempt for _, _, attempt in sorted(passed, key=lambda entry: entry[:2]))
+
+
+def best(attempts: Iterable[Attempt]) -> Attempt | None:
+    """The first of `ranked`, or None where nothing passed."""
+    return next(iter(ranked(attempts)), None)
+
+
+def _key(attempt: Attempt) -> Key | None:
+    if attempt.candidate is None or attempt.evaluation is None:
+        return None
+    return rank_key(attempt.candidate, attempt.evaluation)

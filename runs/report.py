@@ -1,0 +1,118 @@
+"""A run as plain rows: what was tried, what came out and what it cost. Tables and colours are the command line's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
+from coda_synth.runs.ranking import best
+from coda_synth.runs.record import Attempt, Run
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt in a line. time_ms is the headline shape's: measured, or an estimate where not `measured`."""
+
+    step: int
+    candidate: str  # its id, "" where the reply held none
+    parent: str
+    author: str
+    result: str  # the verdict, or the outcome where nothing was judged
+    time_ms: float | None
+    measured: bool
+    vs_bare: float | None  # bare GEMMs' time over ours
+    spill_bytes: int | None  # per thread, the worst launch
+    why: str
+    input_tokens: int
+    output_tokens: int
+    usd: float | None
+    seconds: float  # the author's and the judge's
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a run took. usd is None where any paid call has no known price."""
+
+    attempts: int
+    passed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    usd: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run's rows in order, its best attempt, and what it took."""
+
+    run: Run
+    rows: tuple[AttemptRow, ...]
+    best: Attempt | None
+    totals: Totals
+
+
+def report(run: Run, attempts: tuple[Attempt, ...]) -> Report:
+    return Report(run, tuple(map(attempt_row, attempts)), best(attempts), totals(attempts))
+
+
+def attempt_row(attempt: Attempt) -> AttemptRow:
+    candidate, evaluation, usage = attempt.candidate, attempt.evaluation, attempt.usage
+    figure = headline(evaluation) if evaluation else None
+    judged = sum(evaluation.seconds.values()) if evaluation else 0.0
+    return AttemptRow(
+        step=attempt.step,
+        candidate=candidate.id if candidate else "",
+        parent=(candidate.parent or "") if candidate else "",
+        author=candidate.author if candidate else "",
+        result=evaluation.verdict.value if evaluation else attempt.outcome,
+        time_ms=time_ms(figure) if figure else None,
+        measured=isinstance(figure, Timing),
+        vs_bare=vs_bare(figure) if figure else None,
+        spill_bytes=max((r.spill_bytes for r in evaluation.resources), default=None) if evaluation else None,
+        why=why(attempt),
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        usd=usage.usd,
+        seconds=usage.seconds + judged,
+    )
+
+
+def headline(evaluation: Evaluation) -> Timing | Modelled | None:
+    """The figure of the headline shape: measured if there is one, else modelled, else None."""
+    return next(iter(evaluation.timings or evaluation.modelled), None)
+
+
+def time_ms(figure: Timing | Modelled) -> float:
+    return figure.median_ms if isinstance(figure, Timing) else figure.estimate_ms
+
+
+def vs_bare(figure: Timing | Modelled) -> float | None:
+    """The bare GEMMs' time over ours; above 1 we are faster."""
+    return figure.ratio("bare_gemm") if isinstance(figure, Timing) else figure.bare_gemm_ms / figure.estimate_ms
+
+
+def why(attempt: Attempt) -> str:
+    """What made this result, in one line."""
+    evaluation = attempt.evaluation
+    if evaluation is None:
+        return attempt.note
+    if evaluation.verdict is not Verdict.PASSED:
+        errors = [d for d in evaluation.diagnostics if d.severity == "error"] or list(evaluation.diagnostics)
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return f"{errors[0]}{more}"
+    return evaluation.profile[0] if evaluation.profile else attempt.note
+
+
+def totals(attempts: tuple[Attempt, ...]) -> Totals:
+    paid = [a.usage for a in attempts if a.usage.input_tokens or a.usage.output_tokens]
+    prices = [u.usd for u in paid]
+    return Totals(
+        attempts=len(attempts),
+        passed=sum(1 for a in attempts if a.evaluation and a.evaluation.verdict is Verdict.PASSED),
+        input_tokens=sum(u.input_tokens for u in paid),
+        cached_tokens=sum(u.cached_tokens for u in paid),
+        output_tokens=sum(u.output_tokens for u in paid),
+        usd=None if None in prices else sum(p for p in prices if p is not None),
+        seconds=sum(attempt_row(a).seconds for a in attempts),
+    )
