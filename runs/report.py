@@ -1,11 +1,11 @@
-"""A run as plain rows: what was tried, what came out and what it cost. Tables and colours are the command line's."""
+"""A run as plain rows: what came out, what it cost, and why the best is best. Tables and colours are the command line's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
-from coda_synth.runs.ranking import best
+from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt, Run
 
 
@@ -44,16 +44,18 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run's rows in order, its best attempt, and what it took."""
+    """A run's rows in order, its best attempt, why it leads (a sentence's middle), and what the run took."""
 
     run: Run
     rows: tuple[AttemptRow, ...]
     best: Attempt | None
+    why_best: str
     totals: Totals
 
 
 def report(run: Run, attempts: tuple[Attempt, ...]) -> Report:
-    return Report(run, tuple(map(attempt_row, attempts)), best(attempts), totals(attempts))
+    order = ranked(attempts)
+    return Report(run, tuple(map(attempt_row, attempts)), next(iter(order), None), why_best(order), totals(attempts))
 
 
 def attempt_row(attempt: Attempt) -> AttemptRow:
@@ -102,6 +104,34 @@ def why(attempt: Attempt) -> str:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}"
     return evaluation.profile[0] if evaluation.profile else attempt.note
+
+
+def why_best(order: tuple[Attempt, ...]) -> str:
+    """By which part of the ranking rule the first of the ranked attempts leads the second."""
+    if not order:
+        return "no candidate passed"
+    if len(order) == 1:
+        return "the only candidate that passed every check"
+    (first, second), step = (_judged(a) for a in order[:2]), order[1].step
+    mine, other = headline(first), headline(second)
+    if mine is None or other is None or isinstance(mine, Timing) != isinstance(other, Timing):
+        return f"{_kind(mine)}, and step {step}, the next, is {_kind(other)}: an estimate never outranks a measurement"
+    said = f"of {len(order)} that passed, the lowest {_kind(mine)} time: {time_ms(mine):.4g} ms"
+    if time_ms(mine) < time_ms(other):
+        return f"{said}, against {time_ms(other):.4g} ms for step {step}, the next"
+    spills, others = (sum(r.spill_bytes for r in e.resources) for e in (first, second))
+    if spills < others:
+        return f"{said}, as step {step}, which spills {others} bytes and not {spills}"
+    return f"{said}, as step {step}, which spills no less and is no shorter"
+
+
+def _judged(attempt: Attempt) -> Evaluation:
+    assert attempt.evaluation is not None  # only evaluated attempts are ranked
+    return attempt.evaluation
+
+
+def _kind(figure: Timing | Modelled | None) -> str:
+    return "untimed" if figure is None else "measured" if isinstance(figure, Timing) else "modelled"
 
 
 def totals(attempts: tuple[Attempt, ...]) -> Totals:

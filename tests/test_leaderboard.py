@@ -224,3 +224,17 @@ def test_one_unpriced_call_makes_the_total_unpriced() -> None:
     made = report(run, tuple(Attempt(i, "no_program", usage=u) for i, u in enumerate(calls, 1)))
     assert made.totals.usd is None
     assert report(run, ()).totals.usd == 0
+
+
+def test_why_the_best_is_best_names_the_part_of_the_rule() -> None:
+    def why(*attempts: Attempt) -> str:
+        return report(Run("r1", "t", "p", "m", {}, "now", "0"), attempts).why_best
+
+    quick, slow = attempt(1, "a", timings=(timing(1.5),)), attempt(2, "b", timings=(timing(2.0),))
+    dreamt, spilling = attempt(3, "c", models=(modelled(1.0),)), attempt(4, "d", models=(modelled(1.0),), spills=8)
+    assert why() == "no candidate passed"
+    assert why(quick) == "the only candidate that passed every check"
+    assert why(quick, slow) == "of 2 that passed, the lowest measured time: 1.5 ms, against 2 ms for step 2, the next"
+    assert "an estimate never outranks a measurement" in why(dreamt, slow)
+    assert "which spills 8 bytes and not 0" in why(spilling, dreamt)
+    assert "spills no less and is no shorter" in why(dreamt, attempt(5, "cc", models=(modelled(1.0),)))
