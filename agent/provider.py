@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from coda_synth.evaluator.trace import Graph
@@ -15,6 +17,18 @@ class ProviderError(Exception):
 
     Never a verdict: it stops the run with the record intact. The message says what to do.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a provider may be told; each takes what it needs. Keys are never here: providers read the environment."""
+
+    model: str = ""  # "": the provider's default in models.toml
+    base_url: str = ""  # "": the service's own address
+    replies: Path | None = None  # what the scripted provider replays
+    max_output_tokens: int = 64_000  # thinking included
+    effort: str = "high"  # "" leaves it to the service
+    seconds: float = 900.0  # wall clock of one call; the SDKs only limit the pause between two reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The author's answer. outcome: "text", "refused", "truncated" or "done" (nothing better to propose)."""
+    """The author's answer. outcome: "text", "refused", "truncated" or "done" (nothing better to propose).
+
+    text: of a refusal, what the service says about it, if anything; of "done", why, if there is more to say.
+    """
 
     text: str
     outcome: str = "text"
@@ -54,3 +71,21 @@ class Provider(Protocol):
     def propose(self, request: Request) -> Reply:
         """One reply; raises ProviderError."""
         ...
+
+
+def required_key(variable: str, provider: str) -> str:
+    """The key in the environment; raises ProviderError at once, before an SDK is loaded or an attempt made."""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ProviderError(
+            f"the provider {provider} needs an API key and {variable} is not set: `export {variable}=...`, "
+            "or use --provider planner, which needs none"
+        )
+    return key
+
+
+def checked_url(url: str) -> str:
+    """The address without a trailing slash; raises ProviderError where it is none."""
+    if url and not url.startswith(("http://", "https://")):
+        raise ProviderError(f"{url!r} is no address of a service: it must start with http:// or https://")
+    return url.rstrip("/")

@@ -1,4 +1,4 @@
-"""A run as plain rows: what came out, what it cost, and why the best is best. Tables and colours are the command line's."""
+"""A run as plain rows: what came out, what it cost, and why the best is best. Drawing tables is the command line's."""
 
 from __future__ import annotations
 

@@ -1,0 +1,58 @@
+"""The providers by name. A provider's module, and the SDK that it may need, is loaded when it is chosen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from coda_synth.agent.provider import Options, Provider, ProviderError
+
+
+def make(name: str, options: Options) -> Provider:
+    """The provider, ready for its first request; raises ProviderError (unknown name, no key, nothing to replay)."""
+    if name not in PROVIDERS:
+        near = difflib.get_close_matches(name, PROVIDERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PROVIDERS)}"
+        raise ProviderError(f"there is no provider {name!r}; {hint}")
+    return PROVIDERS[name](options)
+
+
+def _planner(options: Options) -> Provider:
+    from coda_synth.agent.planner import Planner
+
+    return Planner()
+
+
+def _scripted(options: Options) -> Provider:
+    from coda_synth.agent.scripted import Scripted
+
+    if options.replies is None:
+        raise ProviderError("the provider scripted needs the replies that it replays: --replies PATH")
+    return Scripted(options.replies)
+
+
+def _anthropic(options: Options) -> Provider:
+    from coda_synth.agent.anthropic_provider import Anthropic
+
+    return Anthropic(options)
+
+
+def _openai(options: Options) -> Provider:
+    from coda_synth.agent.openai_provider import OpenAI
+
+    return OpenAI(options)
+
+
+def _compatible(options: Options) -> Provider:
+    from coda_synth.agent.compatible_provider import OpenAICompatible
+
+    return OpenAICompatible(options)
+
+
+PROVIDERS: dict[str, Callable[[Options], Provider]] = {
+    "planner": _planner,
+    "scripted": _scripted,
+    "anthropic": _anthropic,
+    "openai": _openai,
+    "openai-compatible": _compatible,
+}

@@ -1,0 +1,142 @@
+"""One way to call a model service: what is worth another try, how long to wait, and what to tell the user at the end.
+
+Both SDKs name their errors alike, so that one policy serves both; the SDKs' own retries are off, because they hide time
+and cost and cannot see an error inside a stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tenacity
+from coda_synth.agent.provider import ProviderError
+
+T = TypeVar("T")
+E = TypeVar("E")
+FIRST_WAIT = 1.0  # seconds; doubled each time, with jitter, where the service names no time itself
+LONGEST_WAIT = 120.0  # seconds; a service that asks for more is asked again by the user, not by us
+_NO_CREDIT = ("insufficient_quota", "billing_error", "spend_limit", "SpendLimit")
+
+
+class BrokenStream(Exception):
+    """The answer ended before it was complete, though no error was raised; worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A model service as its error messages name it. key is kept out of every message. sdk: its Python module."""
+
+    name: str
+    key: str
+    key_variable: str
+    model: str
+    address: str
+    sdk: Any
+    attempts: int = 4
+
+
+def call(service: Service, once: Callable[[], T]) -> T:
+    """The result of once(), tried again where that can help; raises ProviderError with what to do."""
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(service.attempts),
+        wait=_wait,
+        retry=tenacity.retry_if_exception(lambda error: _worth_it(error, service.sdk)),
+        sleep=time.sleep,
+        reraise=True,
+    )
+    try:
+        return retrying(once)
+    except ProviderError:
+        raise
+    except Exception as error:
+        if not _from_service(error, service.sdk):
+            raise
+        # Not chained: the cause carries the request, and with it the key, into any traceback.
+        raise ProviderError(_scrubbed(_explain(error, service), service)) from None
+
+
+def within(events: Iterable[E], seconds: float) -> Iterator[E]:
+    """The events of a stream; BrokenStream where they go on for longer. A silent stream is the SDK's own time-out."""
+    deadline = time.monotonic() + seconds
+    for event in events:
+        yield event
+        if time.monotonic() > deadline:
+            raise BrokenStream(f"the answer took more than {seconds:.0f} seconds")
+
+
+def _from_service(error: BaseException, sdk: Any) -> bool:
+    """Anything else is a fault of ours and must not look like theirs."""
+    base = getattr(sdk, "AnthropicError", None) or sdk.OpenAIError
+    return isinstance(error, (base, BrokenStream)) or _is_transport(error)
+
+
+def _is_transport(error: BaseException) -> bool:
+    """A connection that breaks in mid-stream reaches us as the HTTP library's own error, from either SDK."""
+    import httpx2
+
+    return isinstance(error, httpx2.HTTPError)
+
+
+def _worth_it(error: BaseException, sdk: Any) -> bool:
+    if isinstance(error, (sdk.APIConnectionError, BrokenStream)) or _is_transport(error):
+        return True
+    if not isinstance(error, sdk.APIError) or _no_credit(error):
+        return False
+    status = getattr(error, "status_code", 200)  # 200, or none at all: an error inside a stream
+    return (status in (200, 408, 409, 429) or status >= 500) and (_hint(error) or 0.0) <= LONGEST_WAIT
+
+
+def _no_credit(error: Any) -> bool:
+    codes = " ".join(str(getattr(error, name, "") or "") for name in ("code", "type", "error_code"))
+    names = type(error).__name__
+    return getattr(error, "status_code", 0) == 402 or any(mark in codes or mark in names for mark in _NO_CREDIT)
+
+
+def _hint(error: BaseException | None) -> float | None:
+    """The wait that the service asks for, in seconds."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        return max(0.0, float(headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    hint = _hint(state.outcome.exception() if state.outcome else None)
+    return tenacity.wait_random_exponential(multiplier=FIRST_WAIT, max=30)(state) if hint is None else hint
+
+
+def _explain(error: Any, service: Service) -> str:
+    status, said = getattr(error, "status_code", None), _said(error)
+    if status in (401, 403):
+        variable = service.key_variable
+        return f"{service.name} refuses the key in {variable} ({status}): set {variable} to a valid one"
+    if status == 404:
+        return f"{service.name} has no model {service.model!r} at {service.address}: name another with --model ({said})"
+    if _no_credit(error):
+        return f"{service.name} says that this account has no credit left, or has met its limit: {said}"
+    if isinstance(error, service.sdk.APIConnectionError) or _is_transport(error):
+        return f"{service.name} cannot be reached at {service.address}: check the network and the address ({said})"
+    if not _worth_it(error, service.sdk) and (_hint(error) or 0.0) > LONGEST_WAIT:
+        return f"{service.name} asks to wait {_hint(error):.0f} seconds; try again after that"
+    if _worth_it(error, service.sdk):
+        return f"{service.name} failed {service.attempts} times, last with: {said}; try again later"
+    return f"{service.name} refuses the request ({status}): {said}"
+
+
+def _said(error: Any) -> str:
+    """The service's own words in one line, without what surrounds them."""
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    message = inner.get("message") if isinstance(inner, dict) else None
+    return " ".join(str(message or error or type(error).__name__).split())[:300]
+
+
+def _scrubbed(text: str, service: Service) -> str:
+    """Services quote the key that they refuse; it must not reach a screen, a log or the record."""
+    return text.replace(service.key, "***") if len(service.key) > 4 else text
