@@ -1,0 +1,77 @@
+"""How a task's inputs are drawn, one rule a style; scales are chosen so that every term of an operator matters.
+
+Everything comes from the generator, as float32 on the CPU, so that a seed and a style replay an input anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+SCALES = {"small": 1e-3, "large": 1e3}
+
+
+def activation(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
+    """Rows of hidden states, [tokens, features], of about unit scale except where the style says otherwise."""
+    if style == "skewed":
+        return torch.empty(shape).exponential_(generator=generator) - 0.5
+    if style == "integers":
+        return torch.randint(-3, 4, shape, generator=generator).float()
+    if style == "one_hot":
+        return _one_hot(shape, generator)
+    if style == "repeated_rows":
+        distinct = torch.randn((2, shape[1]), generator=generator)
+        return distinct[torch.arange(shape[0]) % 2]
+    if style == "adversarial_rows":
+        return _adversarial(shape, generator)
+    return torch.randn(shape, generator=generator) * SCALES.get(style, 1.0)
+
+
+def residual(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
+    """What is added to a product of `activation` and `weight`: of the product's scale, dense where probes are sparse."""
+    if style != "one_hot":
+        return activation(shape, generator, style)
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[1])
+
+
+def weight(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
+    """A linear weight [out, in]: a product with a unit-scale activation has unit scale. Small integers stay integers."""
+    if style == "integers":
+        return torch.randint(-2, 3, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) / math.sqrt(shape[1])
+
+
+def bias(length: int, generator: torch.Generator, style: str) -> torch.Tensor:
+    """A vector added to every row of a product, of that product's scale."""
+    if style == "integers":
+        return torch.randint(-3, 4, (length,), generator=generator).float()
+    return torch.randn(length, generator=generator) * SCALES.get(style, 1.0)
+
+
+def gain(length: int, generator: torch.Generator) -> torch.Tensor:
+    """A norm's weight: around one, with both signs present."""
+    return 1.0 + 0.5 * torch.randn(length, generator=generator)
+
+
+def _one_hot(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+    """One entry of +-1 a row; the columns are probed in a random order, none twice before all were seen once."""
+    rows, columns = shape
+    order = torch.randperm(columns, generator=generator).repeat(-(-rows // columns))[:rows]
+    sign = torch.randint(0, 2, (rows,), generator=generator).float() * 2 - 1
+    result = torch.zeros(shape)
+    result[torch.arange(rows), order] = sign
+    return result
+
+
+def _adversarial(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+    """Rows that are hard for norms and softmax: huge, tiny, constant, zero, one spike, alternating, ordinary."""
+    rows, columns = shape
+    noise = torch.randn(shape, generator=generator)
+    spike = noise * 1e-2
+    place = torch.randint(0, columns, (rows,), generator=generator)
+    spike[torch.arange(rows), place] = 1e2
+    alternating = (1.0 - 2.0 * (torch.arange(columns) % 2)).expand(shape)
+    kinds = torch.stack((noise * 1e4, noise * 1e-4, torch.ones(shape), torch.zeros(shape), spike, alternating, noise))
+    first = int(torch.randint(0, len(kinds), (1,), generator=generator))
+    return kinds[(torch.arange(rows) + first) % len(kinds), torch.arange(rows)]
