@@ -1,0 +1,90 @@
+"""Runs a reference at its declared precision with every rounding made up or down at random, to see how far roundings carry.
+
+This is random-rounding stochastic arithmetic (Vignes, "A stochastic arithmetic for reliable scientific computation",
+1993): the spread of a few such runs measures what any honest order of roundings may do to each element, cancellation,
+saturation and norms included, without a rule per operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
+_FP32 = 2.0**-24  # unit roundoff of fp32, in which operations work inside
+
+_aten = torch.ops.aten
+_PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
+_SUMS = (_aten.sum, _aten.mean, _aten.logsumexp)
+_GATES = (_aten.silu, _aten.gelu)  # x times a factor that fp32 knows to 2^-24 of one, not of itself, where it is tiny
+
+
+class RandomRounding(TorchDispatchMode):
+    """Inside, each operation is computed in float64 and its result rounded at random to the dtype it would have had.
+
+    What fp32 does inside an operation is noise too: up to sqrt(n) * 2^-24 times the sum of magnitudes for a sum of n
+    terms, up to 2^-23 * |x| for silu and gelu. Views and in-place operations are left as they are.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        declared = func(*args, **(kwargs or {}))
+        if not isinstance(declared, torch.Tensor) or not declared.is_floating_point():
+            return declared
+        if func.is_view or func._schema.is_mutable:
+            return declared
+        wide_args, wide_kwargs = _wide(args), _wide(dict(kwargs or {}))
+        exact = func(*wide_args, **wide_kwargs)
+        exact = exact + self._inner(func, wide_args, wide_kwargs, exact)
+        return self.round(exact, declared.dtype)
+
+    def round(self, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """One of the two neighbours in `dtype`, each as likely; a value that `dtype` holds stays."""
+        exponent = torch.frexp(exact)[1].double()
+        ulp = torch.exp2(exponent - SIGNIFICANT_BITS[dtype])
+        below = torch.floor(exact / ulp)
+        up = (self._uniform(exact) < 0.5) & (below * ulp < exact)
+        return torch.where(exact.isfinite(), (below + up) * ulp, exact).to(dtype)
+
+    def _inner(self, func: Any, args: Any, kwargs: Any, exact: torch.Tensor) -> torch.Tensor | float:
+        """The error of the fp32 arithmetic inside one operation."""
+        packet = func.overloadpacket
+        if packet in _GATES:
+            size = 2 * args[0].abs()
+        elif packet in _PRODUCTS:
+            size = math.sqrt(args[-1].shape[-2]) * func(*_magnitudes(args), **kwargs)
+        elif packet in _SUMS:
+            terms = math.sqrt(args[0].numel() / max(1, exact.numel()))
+            size = terms * (torch.ones_like(exact) if packet is _aten.logsumexp else func(*_magnitudes(args), **kwargs))
+        else:
+            return 0.0
+        return _FP32 * size * (2 * self._uniform(exact) - 1)
+
+    def _uniform(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=self.generator)
+
+
+def _wide(value: Any) -> Any:
+    """The value with float64 in place of every narrower floating dtype."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value.is_floating_point else value
+    if isinstance(value, dict):
+        return {key: _wide(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_wide(item) for item in value)
+    return value
+
+
+def _magnitudes(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(a.abs() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
