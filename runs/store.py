@@ -61,16 +61,29 @@ class RunWriter:
         self.attempts: tuple[Attempt, ...] = ()
 
     def append(self, attempt: Attempt) -> None:
-        """Writes the candidate's file and then the attempt's line, whole and synced; raises StoreError."""
-        line = json.dumps(to_data(attempt)) + "\n"  # ASCII: a stray surrogate of a model cannot break it
+        """Writes the candidate's file and then the attempt's line, whole and synced; raises StoreError.
+
+        Ctrl-C in the middle of it is raised when the attempt is written: it has been paid for.
+        """
+        try:
+            self._write(attempt)
+        except KeyboardInterrupt:
+            self._write(attempt)
+            raise
+
+    def _write(self, attempt: Attempt) -> None:
+        """Can be repeated: what is on the disk already is not written again."""
+        line = json.dumps(to_data(attempt)).encode() + b"\n"  # ASCII: a stray surrogate of a model cannot break it
+        path = self.folder / ATTEMPTS
         try:
             if attempt.candidate is not None:
-                path = self.folder / CANDIDATES / f"{attempt.candidate.id}.coda"
-                _replace(path, attempt.candidate.source)
-            _append(self.folder / ATTEMPTS, line.encode())
+                _replace(self.folder / CANDIDATES / f"{attempt.candidate.id}.coda", attempt.candidate.source)
+            if not _ends_with(path, line):
+                _append(path, line)
         except OSError as error:
             raise _cannot("write", self.folder, error) from error
-        self.attempts += (attempt,)
+        if self.attempts[-1:] != (attempt,):
+            self.attempts += (attempt,)
 
 
 class Store:
@@ -178,6 +191,12 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise _cannot("read", path, error) from error
+
+
+def _ends_with(path: Path, line: bytes) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(line)))
+        return file.read() == line
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -186,6 +186,28 @@ def test_where_runs_lie() -> None:
     assert default_root("here", {"CODA_SYNTH_RUNS": "/elsewhere"}) == Path("here")
 
 
+@pytest.mark.parametrize("call", range(3))
+def test_ctrl_c_in_mid_append_is_raised_when_the_attempt_is_written(
+    tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal arrives at each of the three times that one append waits for the disk."""
+    writer = Store(tmp_path).create(RUN)
+    waits = iter(range(100))
+    sync = os.fsync
+
+    def interrupted(descriptor: int) -> None:
+        sync(descriptor)
+        if next(waits) == call:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(attempt(1))
+    monkeypatch.undo()
+    writer.append(attempt(2))
+    assert Store(tmp_path).load(RUN.id)[1] == writer.attempts == (attempt(1), attempt(2))
+
+
 WRITE_UNTIL_KILLED = """
 import itertools, sys
 from pathlib import Path
