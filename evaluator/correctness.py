@@ -63,7 +63,7 @@ class Judgement:
 
 
 def declared_inputs(task: TaskSpec, inputs: Inputs, dtype: torch.dtype) -> dict[str, torch.Tensor | float | int]:
-    """The inputs as everybody gets them, candidate, baseline and oracle: rounded to the dtypes that the task declares."""
+    """The inputs as candidate, baseline and oracle get them: rounded to the dtypes that the task declares."""
     kinds = {"activation": dtype, "float32": torch.float32, "int64": torch.int64}
     declared = {i.name: kinds[i.dtype] for i in task.inputs}
     return {n: v.to(declared[n]) if isinstance(v, torch.Tensor) else v for n, v in inputs.items()}
@@ -125,7 +125,7 @@ def _allowed(name: str, exact: torch.Tensor, dtype: torch.dtype, seen: Mapping[s
 
 
 def _sizes(values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Magnitudes by region: each element, and the 2-norm of each row, of each BLOCK x BLOCK block, and of everything."""
+    """Magnitudes by region: each element; the 2-norm of each row, each BLOCK x BLOCK block, and the whole."""
     matrix = values.reshape(1, -1) if values.dim() < 2 else values.flatten(0, -2)
     rows, columns = matrix.shape
     padded = F.pad(matrix, (0, -columns % BLOCK, 0, -rows % BLOCK))
@@ -159,7 +159,7 @@ def _compare(name: str, allowed: Allowed, output: torch.Tensor) -> tuple[float, 
         return math.inf, said, [said]
     error = _sizes(output.to(allowed.exact) - allowed.exact)
     worst, place, broken = 0.0, f"{name} is exact", []
-    for region, ratio, words in _ratios(name, allowed, error, output):
+    for ratio, words in _ratios(name, allowed, error, output):
         if ratio > 1.0:
             broken.append(words)
         if ratio > worst:
@@ -169,22 +169,20 @@ def _compare(name: str, allowed: Allowed, output: torch.Tensor) -> tuple[float, 
 
 def _ratios(
     name: str, allowed: Allowed, error: Mapping[str, torch.Tensor], output: torch.Tensor
-) -> Iterator[tuple[str, float, str]]:
+) -> Iterator[tuple[float, str]]:
+    """The worst ratio of each kind of region, and what is to say about it."""
     ratios = error["element"] / allowed.element
     at = _argmax(ratios)
     ratio = float(ratios[at])
     wrong = f"{where(ratios > 1.0)} too far off; worst " if ratio > 1.0 else "worst "
     values = f"is {float(output[at]):.6g}, exact {float(allowed.exact[at]):.6g}"
-    yield "element", ratio, f"{name}: {wrong}at {list(at)}: {values}, allowed error {float(allowed.element[at]):.2g}"
+    yield ratio, f"{name}: {wrong}at {list(at)}: {values}, allowed error {float(allowed.element[at]):.2g}"
     for region, bound in allowed.norms.items():
         ratios = error[region] / bound
         at = _argmax(ratios)
         ratio, is_at = float(ratios[at]), float(error[region][at])
-        yield (
-            region,
-            ratio,
-            f"{name}: the error's norm over {_region(region, at)} is {is_at:.3g}, allowed {float(bound[at]):.3g}",
-        )
+        words = f"{name}: the error's norm over {_region(region, at)} is {is_at:.3g}, allowed {float(bound[at]):.3g}"
+        yield ratio, words
 
 
 def _region(region: str, at: tuple[int, ...]) -> str:

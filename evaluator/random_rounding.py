@@ -1,4 +1,4 @@
-"""Runs a reference at its declared precision with every rounding made up or down at random, to see how far roundings carry.
+"""Runs a reference at its declared precision, every rounding up or down at random: how far do roundings carry?
 
 This is random-rounding stochastic arithmetic (Vignes, "A stochastic arithmetic for reliable scientific computation",
 1993): the spread of a few such runs measures what any honest order of roundings may do to each element, cancellation,

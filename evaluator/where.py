@@ -1,4 +1,4 @@
-"""Says in words which elements of an output are meant, so that an author sees the pattern: a tile, an edge, a parity."""
+"""Says in words which elements of an output are meant, so that the pattern shows: a tile, an edge, a parity."""
 
 from __future__ import annotations
 

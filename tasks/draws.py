@@ -29,14 +29,14 @@ def activation(shape: tuple[int, int], generator: torch.Generator, style: str) -
 
 
 def residual(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
-    """What is added to a product of `activation` and `weight`: of the product's scale, dense where probes are sparse."""
+    """What is added to such a product: of the product's scale, and dense where probes are sparse."""
     if style != "one_hot":
         return activation(shape, generator, style)
     return torch.randn(shape, generator=generator) / math.sqrt(shape[1])
 
 
 def weight(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
-    """A linear weight [out, in]: a product with a unit-scale activation has unit scale. Small integers stay integers."""
+    """A linear weight [out, in]: its product with a unit-scale activation has unit scale. Integers stay integers."""
     if style == "integers":
         return torch.randint(-2, 3, shape, generator=generator).float()
     return torch.randn(shape, generator=generator) / math.sqrt(shape[1])

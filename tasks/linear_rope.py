@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-
 from coda_synth.tasks import draws
-from coda_synth.tasks.spec import Sizes, TaskInput, TaskOutput, Tensors, TaskSpec
+from coda_synth.tasks.spec import Sizes, TaskInput, TaskOutput, TaskSpec, Tensors
 
 LAST_POSITION = 131_071
 
@@ -59,7 +58,7 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
 
 TASK = TaskSpec(
     name="linear_rope",
-    summary="q = rope(x w_q^T), k = rope(x w_k^T), v = x w_v^T; heads of H columns, the halves of a head rotate together",
+    summary="q = rope(x w_q^T), k = rope(x w_k^T), v = x w_v^T; the two halves of a head rotate",
     reference=reference,
     inputs=(
         TaskInput("x", ("T", "D")),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-
 from coda_synth.tasks import draws
-from coda_synth.tasks.spec import Sizes, TaskInput, TaskOutput, Tensors, TaskSpec
+from coda_synth.tasks.spec import Sizes, TaskInput, TaskOutput, TaskSpec, Tensors
 
 IGNORED = -100
 

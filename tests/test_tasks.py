@@ -1,4 +1,4 @@
-"""The tasks: consistent declarations, replayable inputs in which every term matters, references that mean what they say."""
+"""The tasks: consistent declarations, replayable inputs, references that mean what they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-
 from coda_synth.coda_api.dims import Dim, bind_sizes
 from coda_synth.coda_api.program import TypeKind
 from coda_synth.evaluator.signature import signature

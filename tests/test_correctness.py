@@ -1,0 +1,192 @@
+"""The judge's numbers: honest results pass under every style and seed; every mutant fails somewhere it is looked at."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from coda_synth.evaluator.correctness import (
+    Judgement,
+    Oracle,
+    OracleError,
+    bounds,
+    declared_dtypes,
+    declared_inputs,
+    judge_outputs,
+)
+from coda_synth.evaluator.random_rounding import RandomRounding
+from coda_synth.evaluator.where import where
+from coda_synth.tasks.catalog import task, task_names
+from coda_synth.tasks.spec import STYLES, TaskSpec
+
+from tests import mutations
+
+BF16 = torch.bfloat16
+TASKS = task_names()
+
+
+@functools.cache
+def case(name: str, shape: int, style: str, seed: int = 0) -> tuple[dict[str, Any], Oracle, dict[str, torch.Tensor]]:
+    """Inputs in bf16, the oracle, and the exact outputs in float64."""
+    spec = task(name)
+    made = spec.make_inputs(spec.check_shapes[shape], torch.Generator().manual_seed(seed), style)
+    inputs = declared_inputs(spec, made, BF16)
+    return inputs, bounds(spec, inputs, BF16, seed), mutations.exact(spec, inputs)
+
+
+def cases(name: str) -> Iterator[tuple[dict[str, Any], Oracle, dict[str, torch.Tensor]]]:
+    """What the judge looks at, in an order that finds most faults early."""
+    return (case(name, shape, style) for shape in range(len(task(name).check_shapes)) for style in STYLES)
+
+
+def judge(spec: TaskSpec, oracle: Oracle, outputs: dict[str, torch.Tensor]) -> Judgement:
+    dtypes = declared_dtypes(spec, BF16)
+    return judge_outputs(oracle, {n: v.to(dtypes[n]).contiguous() for n, v in outputs.items()})
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_eager_pytorch_and_the_exact_result_pass_everywhere(name: str, seed: int) -> None:
+    spec = task(name)
+    for shape in range(len(spec.check_shapes)):
+        for style in STYLES:
+            inputs, oracle, exact = case(name, shape, style, seed)
+            with torch.no_grad():
+                eager = judge(spec, oracle, spec.reference(**inputs))
+            assert eager.passed, (spec.check_shapes[shape], style, eager)
+            assert judge(spec, oracle, exact).passed
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_faulty_outputs_fail(name: str) -> None:
+    spec = task(name)
+    inputs, oracle, exact = case(name, 0, "normal")
+    for output, value in exact.items():
+        for fault, wrong in mutations.output_faults(value):
+            judged = judge(spec, oracle, {**exact, output: wrong})
+            assert not judged.passed and judged.findings, (output, fault, judged)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_output_that_is_an_input_or_another_output_fails(name: str) -> None:
+    spec = task(name)
+    for shape in range(len(spec.check_shapes)):
+        inputs, oracle, exact = case(name, shape, "normal")
+        others = [*mutations.wide(inputs).items(), *exact.items()]
+        for output, value in exact.items():
+            for other, tensor in others:
+                same = isinstance(tensor, torch.Tensor) and tensor.shape == value.shape and tensor.is_floating_point()
+                if same and value.numel() > 1 and not torch.equal(tensor, value):
+                    assert not judge(spec, oracle, {**exact, output: tensor}).passed, (output, other)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_next_lower_precision_fails(name: str) -> None:
+    spec = task(name)
+    for shape in (0, 1, 2):
+        inputs, oracle, _ = case(name, shape, "normal")
+        judged = judge(spec, oracle, mutations.exact(spec, mutations.narrowed(inputs)))
+        assert judged.error_ratio > 1.5, judged
+        first = spec.inputs[0].name
+        only = {**inputs, first: mutations.narrowed(inputs)[first]}
+        assert not judge(spec, oracle, mutations.exact(spec, only)).passed
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("columns", [16, 1])
+def test_a_dropped_piece_of_the_reduction_fails(name: str, columns: int) -> None:
+    spec = task(name)
+    first = spec.inputs[0].name
+    for style in ("normal", "integers"):
+        inputs, oracle, _ = case(name, 0, style)
+        cut = mutations.without_last_k(inputs, first, columns)
+        assert not judge(spec, oracle, mutations.exact(spec, cut)).passed
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_fault_in_the_algebra_fails_somewhere(name: str) -> None:
+    spec = task(name)
+    faults = mutations.algebra_faults(spec, case(name, 0, "normal")[0])
+    survivors = []
+    for chosen, fault in enumerate(faults):
+        for inputs, oracle, _ in cases(name):
+            if not judge(spec, oracle, mutations.with_algebra_fault(spec, inputs, chosen)).passed:
+                break
+        else:
+            survivors.append(fault)
+    assert not survivors
+    assert len(faults) >= {"linear_residual": 2, "linear_bias_gelu": 2}.get(name, 3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_anything_not_finite_fails(value: float) -> None:
+    spec = task("linear_swiglu")
+    _, oracle, exact = case("linear_swiglu", 0, "normal")
+    broken = exact["act"].clone()
+    broken[-1] = value
+    judged = judge(spec, oracle, {"act": broken})
+    assert judged.error_ratio == math.inf
+    assert judged.worst == "act: 41 of 1517 elements (the last row) not finite (NaN or Inf), where the exact result is"
+
+
+def test_shape_dtype_layout_and_names_are_part_of_the_contract() -> None:
+    _, oracle, exact = case("linear_swiglu", 2, "normal")
+    good = exact["act"].to(BF16)
+    said = {
+        "act is missing": {},
+        "act has the shape [47, 48]; it must be [48, 48]": {"act": good[:-1]},
+        "act is float32; it must be bfloat16": {"act": good.float()},
+        "act is not contiguous": {"act": good.T.contiguous().T},
+        "more is no output of linear_swiglu": {"act": good, "more": good},
+    }
+    for finding, outputs in said.items():
+        judged = judge_outputs(oracle, outputs)
+        assert judged.findings == (finding,) and judged.error_ratio == math.inf
+    assert judge_outputs(oracle, {"act": good}).passed
+
+
+def test_a_task_whose_reference_overflows_is_not_the_candidates_fault() -> None:
+    spec = task("linear_swiglu")
+    inputs = dict(case("linear_swiglu", 0, "normal")[0])
+    inputs["x"] = inputs["x"].clone()
+    inputs["x"][0, 0] = math.inf
+    with pytest.raises(OracleError, match="output act is not finite"):
+        bounds(spec, inputs, BF16, 0)
+
+
+def test_random_rounding_takes_both_neighbours_and_keeps_what_is_representable() -> None:
+    mode = RandomRounding(torch.Generator().manual_seed(0))
+    third = torch.full((4000,), 1 / 3, dtype=torch.float64)
+    rounded = mode.round(third, BF16).double()
+    below, above = rounded.unique().tolist()
+    assert below < 1 / 3 < above and above - below == 2.0**-9
+    assert 0.45 < float((rounded == above).double().mean()) < 0.55
+    kept = torch.tensor([0.0, -1.5, 3.0e38, 1e-3], dtype=torch.float64).to(BF16).double()
+    assert torch.equal(mode.round(kept, BF16).double(), kept)
+
+
+def test_random_rounding_sees_cancellation() -> None:
+    a = torch.full((64,), 1 / 3, dtype=torch.float64).to(BF16)
+    with RandomRounding(torch.Generator().manual_seed(0)):
+        difference = (a * 3.1) - (a * 3.0)
+    error = (difference.double() - 0.1 * a.double()).abs().max()
+    assert 2.0**-9 < float(error) < 2.0**-6  # of the products' scale, though the difference is 0.03
+
+
+def test_where_names_the_pattern() -> None:
+    def marked(rows: slice, columns: slice) -> torch.Tensor:
+        mask = torch.zeros(20, 12, dtype=torch.bool)
+        mask[rows, columns] = True
+        return mask
+
+    everything = slice(None)
+    assert where(marked(slice(15, None), everything)) == "60 of 240 elements (the last 5 rows)"
+    assert where(marked(everything, slice(1, None, 2))) == "120 of 240 elements (every odd column)"
+    assert where(marked(slice(4, 8), slice(0, 4))) == "16 of 240 elements (rows 4 to 7, the first 4 columns)"
+    assert where(marked(slice(3, 4), slice(11, 12))) == "1 of 240 elements (row 3, the last column)"
+    assert where(marked(everything, everything)) == "all elements"
+    assert where(torch.eye(6, dtype=torch.bool)) == "6 of 36 elements (scattered)"
