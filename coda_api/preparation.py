@@ -1,0 +1,87 @@
+"""The meaning of preparations in torch: weights rearranged as they are, and folded in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coda_synth.coda_api.meaning import ELEMENTWISE, Lengths, rounded
+from coda_synth.coda_api.program import Call, Preparation, Value, walk
+
+
+def _interleave(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
+    axis = _axis(value)
+    return torch.stack((a, b), axis + 1).flatten(axis, axis + 1)
+
+
+def _concat(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat((a, b), _axis(value))
+
+
+def _join(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
+    axis, group, dim = _axis(value), value.attrs["group"], value.attrs["dim"]
+    half = lengths.whole(dim, group / 2)  # type: ignore[operator, arg-type]
+    blocks = [x.unflatten(axis, (-1, half)) for x in (a, b)]
+    return torch.stack(blocks, axis + 1).flatten(axis, axis + 2)
+
+
+def _matvec(value: Value, lengths: Lengths, w: Tensor, v: Tensor) -> Tensor:
+    w, v = w.double(), v.double()
+    return v @ w if _axis(value) == 0 else w @ v
+
+
+def _cast(value: Value, lengths: Lengths, x: Tensor) -> Tensor:
+    return rounded(x.double(), str(value.attrs["dtype"]))
+
+
+WORDS: dict[str, Callable[..., Tensor]] = {
+    "interleave": _interleave,
+    "concat": _concat,
+    "join": _join,
+    "transpose": lambda value, lengths, w: w.T,
+    "matvec": _matvec,
+    "cast": _cast,
+}
+
+
+def prepare(
+    call: Call, live: tuple[str, ...], inputs: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """The live outputs of a preparation: of the inputs' dtype where only rearranged, else float64."""
+    assert isinstance(call.unit, Preparation)
+    lengths = Lengths(call, sizes)
+    known: dict[int, Tensor] = {}
+    outputs = {name: call.unit.outputs[name] for name in live}
+    for value in walk(outputs):
+        known[id(value)] = _value(value, [known[id(a)] for a in value.args], inputs, lengths)
+    return {name: known[id(value)] for name, value in outputs.items()}
+
+
+def _value(value: Value, args: list[Tensor], inputs: Mapping[str, Any], lengths: Lengths) -> Tensor:
+    match value.word:
+        case "param":
+            return torch.as_tensor(inputs[str(value.attrs["name"])])
+        case "number":
+            return torch.tensor(float(value.attrs["value"]), dtype=torch.float64)  # type: ignore[arg-type]
+        case "size":
+            return torch.tensor(float(lengths.of(value.attrs["dim"])), dtype=torch.float64)  # type: ignore[arg-type]
+        case word if word in WORDS:
+            return WORDS[word](value, lengths, *args)
+    aligned = [_aligned(arg, source, value) for arg, source in zip(args, value.args, strict=True)]
+    if value.word == "pow":
+        return aligned[0] ** int(value.attrs["exponent"])  # type: ignore[call-overload]
+    return ELEMENTWISE[value.word](*aligned)
+
+
+def _aligned(x: Tensor, source: Value, result: Value) -> Tensor:
+    """A vector beside a matrix, along the dim whose name it has."""
+    x = x.double()
+    vector = source.rows is not None and source.cols is None and result.cols is not None
+    return x.unsqueeze(1 if source.rows == result.rows else 0) if vector else x
+
+
+def _axis(value: Value) -> int:
+    return int(value.attrs["axis"])  # type: ignore[call-overload]
