@@ -39,7 +39,9 @@ class Schedule:
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ScheduleError(f"{name} = {value!r} is not possible; it must be one of {', '.join(map(str, allowed))}")
+                raise ScheduleError(
+                    f"{name} = {value!r} is not possible; it must be one of {', '.join(map(str, allowed))}"
+                )
         if self.slice_n > self.block_n:
             raise ScheduleError(f"slice_n = {self.slice_n} is wider than the tile, block_n = {self.block_n}")
 

@@ -1,0 +1,243 @@
+"""One kernel as Triton text: a persistent loop over tiles, the mainloop, and the epilogue in column slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coda_synth.coda_api.emit_epilogue import STATES, Epilogue, mentions
+from coda_synth.coda_api.geometry import geometry
+from coda_synth.coda_api.program import Form, Kernel, Value, walk
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
+
+
+def emit_kernel(
+    name: str,
+    source: str,
+    kernel: Kernel,
+    live: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    schedule: Schedule,
+    tensors: Tensors,
+) -> UnitText:
+    """The text of a kernel for one set of live outputs; raises LoweringError.
+
+    sizes: of the kernel's local symbols. The text depends on sizes only through groups, and on the schedule only
+    through the number of slices.
+    """
+    return _KernelEmitter(name, source, kernel, live, sizes, schedule, tensors).emit()
+
+
+class _KernelEmitter:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        kernel: Kernel,
+        live: Mapping[str, Value],
+        sizes: Mapping[str, int],
+        schedule: Schedule,
+        tensors: Tensors,
+    ) -> None:
+        self.name, self.kernel, self.live, self.schedule, self.tensors = name, kernel, live, schedule, tensors
+        self.geometry = geometry(kernel, live, sizes, schedule)
+        self.epilogue = Epilogue(name, source, kernel, live, self.geometry, tensors)
+        self.names, self.sizes = self.epilogue.names, self.epilogue.sizes
+
+    def emit(self) -> UnitText:
+        self.epilogue.emit()
+        inner_name = f"{self.name}_epilogue"
+        inner_text, passed = self.epilogue.function_text(inner_name)
+        states = [n for state in self.epilogue.states.values() for n in state]
+        loop = [
+            "tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
+            "row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
+            *self._mainloop(),
+            *self._rows(),
+            *self.epilogue.outer.lines,
+            *(f"{n} = tl.full((BLOCK_M,), {self._neutral(n)}, tl.float32)" for n in states),
+            *self._slices(inner_name, states, passed),
+            *self._row_stores(),
+        ]
+        m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
+        body = [
+            f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, BLOCK_N)",
+            "for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):",
+            *(f"    {line}" for line in loop),
+        ]
+        params = self._params()
+        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
+        return UnitText(self.name, f"{inner_text}\n\n{function(self.name, names, body)}", tuple(params), "tiles")
+
+    # -- the mainloop
+
+    def _mainloop(self) -> list[str]:
+        gemm = self.kernel.gemm
+        if gemm is None:
+            return []
+        load = self._described_operands if self.tensors.form == "descriptor" else self._masked_operands
+        before, inside = load()
+        k = self.sizes.text(gemm.inner)
+        return [
+            *before,
+            "acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)",
+            f"for k in range(0, {k}, BLOCK_K):",
+            *(f"    {line}" for line in inside),
+        ]
+
+    def _described_operands(self) -> tuple[list[str], list[str]]:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.epilogue.param_names[gemm.a], self.epilogue.param_names[gemm.b]
+        left = f"{a}.load([k, row]).T" if gemm.a_transposed else f"{a}.load([row, k])"
+        right = f"{b}.load([col, k]).T" if gemm.b_transposed else f"{b}.load([k, col])"
+        return [], [f"acc = tl.dot({left}, {right}, acc)"]
+
+    def _masked_operands(self) -> tuple[list[str], list[str]]:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.epilogue.param_names[gemm.a], self.epilogue.param_names[gemm.b]
+        m, n, k = (self.sizes.text(d) for d in (self.kernel.rows, self.kernel.cols, gemm.inner))
+        left = f"at_k[None, :] * {m} + at_m[:, None]" if gemm.a_transposed else f"at_m[:, None] * {k} + at_k[None, :]"
+        right = (
+            f"at_n[None, :] * {k} + at_k[:, None]"
+            if gemm.b_transposed
+            else f"at_k[:, None].to(tl.int64) * {n} + at_n[None, :]"
+        )
+        left = left.replace("at_k[None, :] *", "at_k[None, :].to(tl.int64) *")
+        before = [
+            "at_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)",
+            "at_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)",
+        ]
+        inside = [
+            "at_k = k + tl.arange(0, BLOCK_K)",
+            f"left = tl.load({a} + {left}, mask=(at_m[:, None] < {m}) & (at_k[None, :] < {k}), other=0.0)",
+            f"right = tl.load({b} + {right}, mask=(at_k[:, None] < {k}) & (at_n[None, :] < {n}), other=0.0)",
+            "acc = tl.dot(left, right, acc)",
+        ]
+        return before, inside
+
+    # -- around the slices
+
+    def _rows(self) -> list[str]:
+        row_states = [v for v in self.live.values() if v.form in (Form.PARTIAL, Form.PICK)]
+        return ["rows = row + tl.arange(0, BLOCK_M)"] if self.epilogue.outer.lines or row_states else []
+
+    def _slices(self, inner_name: str, states: list[str], passed: list[str]) -> list[str]:
+        lines, blocks = self._split() if self.kernel.gemm else ([], {})
+        result = f"{', '.join(states)} = " if states else ""
+        for columns in self.geometry.offsets():
+            products = [blocks[c] for c in columns] if self.kernel.gemm else []
+            start = f"col + {columns[0]}" if columns[0] else "col"
+            slice_n = str(self.geometry.segment_n)
+            call = call_text(
+                inner_name, [*products, *states, "row", start, *(slice_n if p == "SLICE" else p for p in passed)]
+            )
+            lines.extend(f"{result}{call}".split("\n"))
+        return lines
+
+    def _split(self) -> tuple[list[str], dict[int, str]]:
+        """Statements that halve the accumulator down to segments, and the name of the one at each column."""
+        lines: list[str] = []
+        blocks: dict[int, str] = {}
+
+        def halve(name: str, start: int, width: int) -> None:
+            if width == self.geometry.segment_n:
+                blocks[start] = name
+                return
+            whole = width // 2 == self.geometry.segment_n
+            starts = (start, start + width // 2)
+            left, right = (self.names.new(f"acc_{s}" if whole else f"acc_{s}_to_{s + width // 2}") for s in starts)
+            lines.append(f"{left}, {right} = halves({name})")
+            halve(left, start, width // 2)
+            halve(right, start + width // 2, width // 2)
+
+        halve("acc", 0, self.geometry.block_n)
+        return lines, blocks
+
+    def _neutral(self, state: str) -> str:
+        reductions = {id(v): v for v in walk(self.live)}
+        for key, names in self.epilogue.states.items():
+            if state in names:
+                kinds = [*STATES[reductions[key].word], ("weighted", "0.0")]
+                return kinds[names.index(state)][1]
+        raise KeyError(state)
+
+    def _row_stores(self) -> list[str]:
+        """What row reductions leave behind: partials at [tile, row], and picks by the tile that owns the column."""
+        lines = []
+        for output, value in self.live.items():
+            reduction = value.args[0] if value.word == "part" else value
+            if id(reduction) not in self.epilogue.states:
+                continue
+            state, m = self.epilogue.states[id(reduction)], self.sizes.text(self.kernel.rows)
+            pointer, mask = self.epilogue.output_names[output], f"rows < {m}"
+            part = value.attrs.get("index", 0)
+            text = _final(reduction.word, state, int(part))  # type: ignore[call-overload]
+            if value.form is Form.PICK:
+                lines.append(f"owner = {self._owner(value)}")
+                lines.append(f"tl.store({pointer} + rows, {text}, mask=({mask}) & owner)")
+            else:
+                lines.append(f"tl.store({pointer} + tile_n * {m} + rows, {text}, mask={mask})")
+        return lines
+
+    def _owner(self, value: Value) -> str:
+        """One tile writes each row's pick: the one that holds the target, or the first where it is out of range."""
+        tile, target = value.args
+        assert tile.cols is not None
+        text, n = self.epilogue.outer.plain(target), self.sizes.text(tile.cols)
+        width = self.geometry.ratio(tile.cols) * self.schedule.block_n
+        home = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, 0) // {width} == tile_n"
+        return f"tl.reshape({home}, (BLOCK_M,))"
+
+    # -- the signature
+
+    def _params(self) -> list[UnitParam]:
+        params = self._operands()
+        touched = set(self.epilogue.used)
+        outer_text = "\n".join(self.epilogue.outer.lines + list(self.epilogue.hoisted))
+        for param in self.kernel.params:
+            text = self.epilogue.param_names[param.name]
+            if text not in touched and not mentions(outer_text, text) or any(p.name == text for p in params):
+                continue
+            scalar = param.type.kind.value == "Scalar" and param.name not in self.tensors.device_scalars
+            params.append(
+                self._tensor_param(param.name, text, False) if not scalar else UnitParam(text, "scalar", param.name)
+            )
+        params += [self._tensor_param(o, self.epilogue.output_names[o], True) for o in self.live]
+        params += self.sizes.params()
+        s = self.schedule
+        for name, number in (
+            ("BLOCK_M", s.block_m),
+            ("BLOCK_N", s.block_n),
+            ("BLOCK_K", s.block_k),
+            ("GROUP_M", s.group_m),
+        ):
+            if name != "BLOCK_K" or self.kernel.gemm:
+                params.append(UnitParam(name, "constexpr", value=number))
+        return params
+
+    def _operands(self) -> list[UnitParam]:
+        gemm, s = self.kernel.gemm, self.schedule
+        if gemm is None:
+            return []
+        a = (s.block_k, s.block_m) if gemm.a_transposed else (s.block_m, s.block_k)
+        b = (s.block_n, s.block_k) if gemm.b_transposed else (s.block_k, s.block_n)
+        kind = "descriptor" if self.tensors.form == "descriptor" else "pointer"
+        return [
+            UnitParam(self.epilogue.param_names[name], kind, name, block=block)  # type: ignore[arg-type]
+            for name, block in ((gemm.a, a), (gemm.b, b))
+        ]
+
+    def _tensor_param(self, name: str, text: str, output: bool) -> UnitParam:
+        if text not in self.epilogue.blocks:
+            return UnitParam(text, "pointer", name, output)
+        return UnitParam(text, "descriptor", name, output, block=(self.schedule.block_m, self.epilogue.blocks[text]))
+
+
+def _final(word: str, state: tuple[str, ...], part: int) -> str:
+    if word == "tile_logsumexp":
+        return f"{state[0]} + tl.log({state[1]})" if part == 0 else f"{state[2]} / {state[1]}"
+    if word == "tile_moments":
+        return state[1 + part]
+    return state[0]

@@ -1,0 +1,98 @@
+"""A preparation as torch text: rearrangements keep their dtype, arithmetic is done in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.expressions import LoweringError, number
+from coda_synth.coda_api.program import Preparation, Value, walk
+from coda_synth.coda_api.spelling import INFIX
+
+REARRANGEMENTS = frozenset({"param", "interleave", "concat", "join", "transpose"})
+
+
+def is_rearrangement(value: Value) -> bool:
+    """Only moves elements, so it keeps their dtype."""
+    return all(v.word in REARRANGEMENTS for v in walk([value]))
+
+
+def source_param(value: Value) -> str:
+    """The first parameter that a rearrangement is made of."""
+    return next(str(v.attrs["name"]) for v in walk([value]) if v.word == "param")
+
+
+def stored_dtype(value: Value, params: Mapping[str, str], activation: str) -> str:
+    """The dtype of a returned value: params gives the parameters' dtypes."""
+    if is_rearrangement(value):
+        return params[source_param(value)]
+    if value.word == "cast":
+        return str(value.attrs["dtype"])
+    return "float32" if value.cols is None else activation
+
+
+class PreparationEmitter:
+    """Writes the outputs of one call as torch expressions over `names`, the texts of its arguments."""
+
+    def __init__(self, unit: Preparation, names: Mapping[str, str], sizes: Mapping[str, int]) -> None:
+        self.unit, self.names, self.sizes = unit, names, sizes
+
+    def text(self, value: Value, dtype: str) -> str:
+        """A returned value, contiguous and in its stored dtype."""
+        if is_rearrangement(value):
+            return f"{self._moved(value)}.contiguous()"
+        torch_dtype = {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype)
+        return f"({self._double(value)}).to(torch.{torch_dtype}).contiguous()"
+
+    def _moved(self, value: Value) -> str:
+        if value.word == "param":
+            return self.names[str(value.attrs["name"])]
+        args = [self._moved(arg) for arg in value.args]
+        if value.word == "transpose":
+            return f"{args[0]}.T"
+        axis = _axis(value)
+        if value.word == "concat":
+            return f"torch.cat(({', '.join(args)}), {axis})"
+        if value.word == "interleave":
+            return f"torch.stack(({', '.join(args)}), {axis + 1}).flatten({axis}, {axis + 1})"
+        group = value.attrs["group"]
+        assert isinstance(group, Dim)
+        blocks = [f"{a}.unflatten({axis}, (-1, {group.size(self.sizes) // 2}))" for a in args]
+        return f"torch.stack(({', '.join(blocks)}), {axis + 1}).flatten({axis}, {axis + 2})"
+
+    def _double(self, value: Value) -> str:
+        if is_rearrangement(value):
+            return f"{self._moved(value)}.double()"
+        if value.word == "number":
+            return number(value.attrs["value"])
+        if value.word == "size":
+            dim = value.attrs["dim"]
+            assert isinstance(dim, Dim)
+            return str(dim.size(self.sizes))
+        if value.word == "cast":
+            dtype = {"float8_e4m3": "float8_e4m3fn"}.get(str(value.attrs["dtype"]), str(value.attrs["dtype"]))
+            return f"({self._double(value.args[0])}).to(torch.{dtype}).double()"
+        if value.word == "matvec":
+            matrix, vector = value.args
+            turned = ".T" if vector.rows == matrix.rows and vector.rows != matrix.cols else ""
+            return f"({self._double(matrix)}){turned} @ ({self._double(vector)})"
+        args = [f"({self._double(arg)}){self._broadcast(arg, value)}" for arg in value.args]
+        if value.word == "neg":
+            return f"-{args[0]}"
+        if value.word == "pow":
+            return f"{args[0]} ** {value.attrs['exponent']}"
+        if value.word in INFIX:
+            return f"{args[0]} {INFIX[value.word][0]} {args[1]}"
+        raise LoweringError(f"{value.line}:{value.column}: {value.word} has no spelling in a preparation")
+
+    @staticmethod
+    def _broadcast(arg: Value, result: Value) -> str:
+        """A vector over the rows of a matrix stands upright."""
+        upright = arg.cols is None and arg.rows is not None and result.cols is not None and arg.rows == result.rows
+        return "[:, None]" if upright else ""
+
+
+def _axis(value: Value) -> int:
+    """The axis along which a rearrangement works: where its named dim lies in its arguments."""
+    dim, first = value.attrs["dim"], value.args[0]
+    return 0 if first.rows == dim else 1

@@ -1,0 +1,254 @@
+"""From a checked program to a module of Triton kernels with a launcher, for one set of sizes.
+
+The text is a function of program, signature, form, schedules and group sizes; other sizes enter only at launch. Nothing
+here imports torch or triton, or runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.emit_epilogue import group_symbols
+from coda_synth.coda_api.emit_finisher import emit_finisher
+from coda_synth.coda_api.emit_kernel import emit_kernel
+from coda_synth.coda_api.emit_preparation import PreparationEmitter, stored_dtype
+from coda_synth.coda_api.expressions import LoweringError, Names
+from coda_synth.coda_api.generated import Buffer, Generated, Launch
+from coda_synth.coda_api.launch_text import UnitCall, launch_record, module_text
+from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
+
+POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
+FINISHER_WARPS = 4
+
+__all__ = ["LoweringError", "lower", "schedule_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of the program in memory. dims in the program's symbols; a partial's are (tiles, kept)."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    dtype: str
+    tile: int = 0  # for a partial: the columns (or rows) of the reduced dim that one tile holds
+    reduced: Dim | None = None
+
+
+def schedule_of(call: Call, schedules: Mapping[str, Schedule]) -> Schedule:
+    """The schedule of a kernel's call: given by name, or the default with the text's hints."""
+    assert isinstance(call.unit, Kernel)
+    default = Schedule() if call.unit.gemm else POINTWISE
+    return schedules.get(call.name) or default.with_hints(call.unit.hints)
+
+
+def lower(
+    program: Program,
+    signature: Signature,
+    sizes: Mapping[str, int],
+    *,
+    form: str | None = None,
+    schedules: Mapping[str, Schedule] = {},
+    processors: int = 132,
+) -> Generated:
+    """Lowers a program that was checked against `signature`; raises LoweringError.
+
+    sizes: of the program's symbols. form: "descriptor" (TMA; needs rows of 16 bytes' multiple) or "pointer"; None takes
+    descriptors where every matrix allows them. processors: persistent programs where no device says better (the CPU).
+    """
+    return _Lowering(program, signature, sizes, form, schedules, processors).run()
+
+
+@dataclass
+class _Lowering:
+    program: Program
+    signature: Signature
+    sizes: Mapping[str, int]
+    form: str | None
+    schedules: Mapping[str, Schedule]
+    processors: int
+    stored: dict[Ref, Stored] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    calls: list[UnitCall] = field(default_factory=list)
+    prepared: dict[str, str] = field(default_factory=dict)
+    used_schedules: dict[str, Schedule] = field(default_factory=dict)
+    names_by_key: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> Generated:
+        self.names = Names(self._all_names())
+        self.outputs = {
+            ref: [n for n, r in self.program.outputs.items() if r == ref] for ref in self.program.outputs.values()
+        }
+        for spec in self.signature.inputs:
+            self.stored[Ref(input=spec.name)] = Stored(spec.name, spec.type.dims, spec.dtype)
+        live = self.program.live_calls()
+        for call in live:
+            self._store_outputs(call)
+        self.form = self.form or ("descriptor" if self._aligned() else "pointer")
+        for call in live:
+            self._lower_call(call)
+        return self._generated()
+
+    def _all_names(self) -> set[str]:
+        """Every identifier of the program: functions of the module are called otherwise."""
+        taken = {p.name for p in self.program.params} | {s.name for s in self.signature.inputs}
+        for unit in self.program.units.values():
+            taken |= {p.name for p in unit.params} | set(unit.outputs)
+        return taken - set(self.program.units)
+
+    # -- memory
+
+    def _store_outputs(self, call: Call) -> None:
+        for output in self.program.live_outputs(call):
+            value, ref = call.unit.outputs[output], Ref(call=call.name, output=output)
+            self.stored[ref] = self._stored(call, f"{call.name}_{output}", value, ref)
+
+    def _stored(self, call: Call, name: str, value: Value, ref: Ref) -> Stored:
+        dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)
+        if value.form is Form.PARTIAL:
+            return self._partial(call, name, value, dims)
+        if isinstance(call.unit, Preparation):
+            params = {p: self._of(r).dtype for p, r in call.args.items() if r.call or r.input}
+            return Stored(name, dims, stored_dtype(value, params, self.signature.dtype))
+        declared = [o.dtype for o in self.signature.outputs if o.name in self.outputs.get(ref, ())]
+        matrix = value.form is Form.TILE and len(dims) == 2
+        dtype = declared[0] if declared else self.signature.dtype if matrix else "float32"
+        if value.word == "cast" and not declared:
+            dtype = str(value.attrs["dtype"])
+        return Stored(name, dims, dtype)
+
+    def _partial(self, call: Call, name: str, value: Value, dims: tuple[Dim, ...]) -> Stored:
+        kernel = call.unit
+        assert isinstance(kernel, Kernel) and value.rows is not None and value.cols is not None
+        schedule = schedule_of(call, self.schedules)
+        reduction = value.args[0] if value.word == "part" else value
+        rows_reduced = reduction.attrs["axis"] == 0
+        block, whole = (schedule.block_m, kernel.rows) if rows_reduced else (schedule.block_n, kernel.cols)
+        ratio = call.dim(value.cols) / call.dim(whole)
+        tile = int(block * ratio.size(self.sizes)) if ratio.scale >= 1 else block // int(1 / ratio.scale)
+        return Stored(name, (Dim.number(-(-dims[1].size(self.sizes) // tile)), dims[0]), "float32", tile, dims[1])
+
+    def _of(self, ref: Ref) -> Stored:
+        return self.stored[ref]
+
+    def _aligned(self) -> bool:
+        """TMA needs every row of every matrix to start at a multiple of 16 bytes."""
+        matrices = [s for s in self.stored.values() if len(s.dims) == 2 and s.reduced is None]
+        return all(s.dims[-1].size(self.sizes) * itemsize(s.dtype) % 16 == 0 for s in matrices)
+
+    # -- units
+
+    def _lower_call(self, call: Call) -> None:
+        live = {o: call.unit.outputs[o] for o in self.program.live_outputs(call)}
+        if isinstance(call.unit, Preparation):
+            self._prepare(call, call.unit, live)
+            return
+        tensors = self._tensors(call, live)
+        for text in self._unit_texts(call, live, tensors):
+            self.texts[text.name] = text.text
+            schedule = self.used_schedules.get(call.name)
+            warps, stages = (schedule.warps, schedule.stages) if schedule else (FINISHER_WARPS, 2)
+            self.calls.append(UnitCall(call, text, warps, stages, schedule))
+
+    def _unit_texts(self, call: Call, live: Mapping[str, Value], tensors: Tensors) -> list[UnitText]:
+        sizes = {symbol: dim.size(self.sizes) for symbol, dim in call.binding.items()}
+        source = self.program.source
+        if isinstance(call.unit, Kernel):
+            schedule = self.used_schedules[call.name] = schedule_of(call, self.schedules)
+            name = self._function_name(call, live, tensors, f"{schedule.block_n}/{schedule.slice_n}")
+            return [emit_kernel(name, source, call.unit, live, sizes, schedule, tensors)]
+        assert not isinstance(call.unit, Preparation)
+        return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
+
+    def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
+        """Calls that need the same text share one function."""
+        groups = sorted((s, call.binding[s].size(self.sizes)) for s in group_symbols(live))
+        key = repr((call.unit.name, tuple(live), tensors, walk, groups))
+        if key not in self.names_by_key:
+            self.names_by_key[key] = self.names.new(call.unit.name)
+        return self.names_by_key[key]
+
+    def _tensors(self, call: Call, live: Mapping[str, Value]) -> Tensors:
+        params, scalars = {}, set()
+        for param in call.unit.params:
+            ref = call.args[param.name]
+            if param.type.kind is TypeKind.SCALAR and ref.call:
+                scalars.add(param.name)
+            if param.type.kind in (TypeKind.TENSOR, TypeKind.INDEX, TypeKind.PARTIAL):
+                params[param.name] = TensorInfo(param.type.dims, self._of(ref).dtype)
+        outputs = {
+            o: TensorInfo(
+                tuple(d for d in (v.rows, v.cols) if d is not None), self._of(Ref(call=call.name, output=o)).dtype
+            )
+            for o, v in live.items()
+        }
+        return Tensors(params, outputs, self.form or "pointer", frozenset(scalars))
+
+    def _prepare(self, call: Call, unit: Preparation, live: Mapping[str, Value]) -> None:
+        names = {p: self._of(r).name for p, r in call.args.items() if r.input or r.call}
+        emitter = PreparationEmitter(unit, names, {s: d.size(self.sizes) for s, d in call.binding.items()})
+        for output, value in live.items():
+            stored = self._of(Ref(call=call.name, output=output))
+            self.prepared[stored.name] = emitter.text(value, stored.dtype)
+
+    # -- the result
+
+    def _generated(self) -> Generated:
+        launches = [self._launch(c) for c in self.calls]
+        buffers = [self._buffer(c.call, o) for c in self._kernel_calls() for o in self.program.live_outputs(c.call)]
+        read = self._read_inputs([c.call for c in self.calls])
+        prepared_from = self._read_inputs([c for c in self.program.live_calls() if isinstance(c.unit, Preparation)])
+        arguments = (*read, *self.prepared, *(b.name for b in buffers))
+        source = module_text(
+            self.program,
+            self.texts,
+            self.calls,
+            self.prepared,
+            tuple(prepared_from),
+            arguments,
+            self.stored,
+            self.form or "",
+            self.processors,
+        )
+        return Generated(
+            source,
+            tuple(launches),
+            tuple(buffers),
+            tuple(prepared_from),
+            arguments,
+            dict(self.used_schedules),
+            self.form or "",
+        )
+
+    def _kernel_calls(self) -> list[UnitCall]:
+        seen: dict[str, UnitCall] = {}
+        for c in self.calls:
+            seen.setdefault(c.call.name, c)
+        return list(seen.values())
+
+    def _buffer(self, call: Call, output: str) -> Buffer:
+        ref = Ref(call=call.name, output=output)
+        stored = self._of(ref)
+        dtype = {"float8_e4m3": "float8_e4m3fn"}.get(stored.dtype, stored.dtype)
+        return Buffer(
+            stored.name, tuple(d.size(self.sizes) for d in stored.dims), dtype, tuple(self.outputs.get(ref, ()))
+        )
+
+    def _read_inputs(self, calls: list[Call]) -> list[str]:
+        """Program inputs that the calls' texts read, in the signature's order."""
+        refs = {
+            r.input
+            for call in calls
+            for name, r in call.args.items()
+            if r.input and (isinstance(call.unit, Preparation) or self._passed(call, name))
+        }
+        return [s.name for s in self.signature.inputs if s.name in refs]
+
+    def _passed(self, call: Call, param: str) -> bool:
+        return any(p.tensor == param and not p.output for c in self.calls if c.call is call for p in c.text.params)
+
+    def _launch(self, unit_call: UnitCall) -> Launch:
+        return launch_record(unit_call, self.stored, self.sizes, self.processors)

@@ -1,0 +1,190 @@
+"""Everything of triton: loads generated modules, compiles them ahead of time, and repairs the CPU interpreter.
+
+The only module of the language that imports triton (the Hopper backend will be the second). It never imports torch
+while building, so that compile workers stay small; the interpreter's repairs, which need torch, run where torch is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import linecache
+import os
+import re
+import subprocess
+import tempfile
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from coda_synth.coda_api.generated import Generated, KernelArg, Launch, Resources
+
+# The numbers of a kernel must not move with a release of triton, so the default of contracting a * b + c is stated.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+_TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync|v_mfma|v_wmma")
+
+
+class BuildError(Exception):
+    """A generated kernel that does not compile. kernel: its name; the message holds the compiler's own words."""
+
+    def __init__(self, kernel: str, message: str) -> None:
+        super().__init__(f"{kernel} does not compile: {message}")
+        self.kernel = kernel
+
+
+def load(source: str, name: str = "generated") -> types.ModuleType:
+    """Executes generated text as a module. The text is ours, never a candidate's; triton reads it back from linecache."""
+    filename = f"<{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    module = types.ModuleType(name)
+    module.__file__ = filename
+    exec(compile(source, filename, "exec"), module.__dict__)
+    return module
+
+
+def target_of(name: str) -> GPUTarget:
+    """ "sm_90" or "gfx942" as triton's target; raises ValueError."""
+    if match := re.fullmatch(r"sm_?(\d+)a?", name):
+        return GPUTarget("cuda", int(match[1]), 32)
+    if re.fullmatch(r"gfx[0-9a-f]+", name):
+        return GPUTarget("hip", name, 32 if name.startswith(("gfx10", "gfx11", "gfx12")) else 64)
+    raise ValueError(f"{name!r} is not a target; write sm_90, sm_80, gfx942 and the like")
+
+
+def build(generated: Generated, target: str = "sm_90") -> tuple[Resources, ...]:
+    """Compiles every launch for `target` without a device; raises BuildError. One result a launch, in order."""
+    module = load(generated.source)
+    gpu = target_of(target)
+    return tuple(_build_launch(module, launch, gpu) for launch in generated.launches)
+
+
+def _build_launch(module: types.ModuleType, launch: Launch, target: GPUTarget) -> Resources:
+    start = time.perf_counter()
+    compiled = compile_launch(getattr(module, launch.kernel), launch, target)
+    registers, stack = _registers(compiled, target)
+    text = compiled.asm.get("ptx") or compiled.asm.get("amdgcn") or ""
+    return Resources(
+        launch.call,
+        launch.kernel,
+        registers,
+        stack,
+        compiled.metadata.shared,
+        len(_TENSOR_CORE.findall(text)),
+        round(time.perf_counter() - start, 3),
+    )
+
+
+def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
+    """The compiled kernel, specialised as a real launch would be."""
+    signature = {a.name: a.type for a in launch.args}
+    constants = {a.name: a.value for a in launch.args if a.type == "constexpr"}
+    attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(launch.args) if _divisible(a)}
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attrs)
+    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    with _captured_stderr() as captured:
+        try:
+            return triton.compile(source, target=target, options=options)
+        except Exception as error:  # triton raises a dozen unrelated types; all mean that this text does not compile
+            raise BuildError(launch.kernel, _last_lines(f"{captured.getvalue()}\n{error}")) from error
+
+
+def _divisible(arg: KernelArg) -> bool:
+    return arg.divisible and not arg.type.startswith("tensordesc")
+
+
+def _last_lines(text: str, count: int = 12) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-count:])
+
+
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[io.StringIO]:
+    """What compilers write to file descriptor 2, which is where MLIR puts the detail of an error."""
+    captured = io.StringIO()
+    with tempfile.TemporaryFile() as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield captured
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            captured.write(file.read().decode(errors="replace"))
+
+
+def _registers(compiled: Any, target: GPUTarget) -> tuple[int, int]:
+    """Registers a thread and stack bytes (spills and local arrays), read from the machine code."""
+    if target.backend == "hip":
+        text = compiled.asm["amdgcn"]
+        registers, spills = re.search(r"\.vgpr_count:\s+(\d+)", text), re.search(r"\.vgpr_spill_count:\s+(\d+)", text)
+        return int(registers[1]) if registers else 0, 4 * int(spills[1]) if spills else 0
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        out = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    found = dict(re.findall(r"\b(REG|STACK):(\d+)", out))
+    return int(found.get("REG", 0)), int(found.get("STACK", 0))
+
+
+def repair_interpreter() -> None:
+    """Makes triton's CPU interpreter compute what the device would; call once, before the first launch.
+
+    Stock 3.6 multiplies the bit patterns of bf16 in dot, truncates casts to bf16, wraps casts to fp8, rounds fma twice,
+    and cannot iterate over a cdiv under numpy 2.4. Sources: triton issues 10945 and 11584, fix 9172.
+    """
+    import numpy as np
+    import torch
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    narrow = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    stock_convert, stock_patch = interpreter._convert_float, interpreter._patch_lang_tensor
+
+    def convert(data: Any, source: Any, destination: Any, mode: Any) -> Any:
+        if source.name != "fp32" or destination.name not in narrow:
+            return stock_convert(data, source, destination, mode)
+        dtype = narrow[destination.name]
+        values = torch.from_numpy(np.ascontiguousarray(data).view(np.float32).copy())
+        if dtype.itemsize == 1:  # the device saturates; NaN stays NaN
+            top = torch.finfo(dtype).max
+            values = torch.where(values.isnan(), values, values.clamp(-top, top))
+        signed, unsigned = (torch.uint8, np.uint8) if dtype.itemsize == 1 else (torch.int16, np.uint16)
+        return values.to(dtype).view(signed).numpy().view(unsigned).reshape(data.shape)
+
+    def widened(handle: Any) -> Any:
+        if not handle.dtype.is_floating() or handle.dtype.primitive_bitwidth >= 32:
+            return handle.data
+        if handle.dtype.scalar == tl.float16:
+            return handle.data.astype(np.float32)
+        return stock_convert(handle.data, handle.dtype.scalar, tl.float32, None).view(np.float32)
+
+    def dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        product = np.matmul(widened(a), widened(b), dtype=d.data.dtype)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+    def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+        if x.dtype.scalar != tl.float32:
+            return interpreter.TensorHandle(x.data * y.data + z.data, z.dtype.scalar)
+        exact = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+        return interpreter.TensorHandle(exact.astype(np.float32), x.dtype.scalar)
+
+    def patch(tensor: Any, scope: Any) -> None:
+        stock_patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(np.asarray(self.handle.data).squeeze()))
+
+    interpreter._convert_float = convert
+    interpreter._patch_lang_tensor = patch
+    interpreter.InterpreterBuilder.create_dot = dot
+    interpreter.InterpreterBuilder.create_fma = fma

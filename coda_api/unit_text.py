@@ -1,0 +1,138 @@
+"""What an emitter returns for one unit: the text of its function and, as data, what a launch must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.expressions import Names
+
+TRITON_DTYPES = {
+    "bfloat16": ("bf16", "tl.bfloat16", 2),
+    "float16": ("fp16", "tl.float16", 2),
+    "float32": ("fp32", "tl.float32", 4),
+    "float8_e4m3": ("fp8e4nv", "tl.float8e4nv", 1),
+    "float8_e5m2": ("fp8e5", "tl.float8e5", 1),
+    "int64": ("i64", "tl.int64", 8),
+    "int32": ("i32", "tl.int32", 4),
+}
+
+
+def triton_dtype(dtype: str) -> str:
+    """ "tl.bfloat16" for "bfloat16"."""
+    return TRITON_DTYPES[dtype][1]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    return TRITON_DTYPES[dtype][2]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor that a unit reads or writes: its dims in the unit's symbols, and its dtype."""
+
+    dims: tuple[Dim, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """What a unit's parameters and live outputs are in memory, and how the program's form reaches matrices."""
+
+    params: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+    form: str  # "descriptor" or "pointer"
+    device_scalars: frozenset[str]  # Scalar parameters that are one-element tensors
+
+
+@dataclass(frozen=True, slots=True)
+class UnitParam:
+    """One parameter of an emitted function.
+
+    kind: "pointer", "descriptor" (block given), "scalar" (a float), "size" (an int, the length of `dim`), "constexpr"
+    (value given), "tiles" (the number of tiles of the partial `tensor`), "tile_width" (constexpr; columns of one tile of
+    `tensor`). tensor: the unit's own name of the parameter or output that is passed.
+    """
+
+    name: str
+    kind: Literal["pointer", "descriptor", "scalar", "size", "constexpr", "tiles", "tile_width"]
+    tensor: str = ""
+    output: bool = False
+    block: tuple[int, ...] = ()
+    dim: Dim | None = None
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitText:
+    """An emitted unit. grid: "tiles" (persistent over tiles of the product), "rows" (one program a row block), "one"."""
+
+    name: str
+    text: str
+    params: tuple[UnitParam, ...]
+    grid: Literal["tiles", "rows", "one"]
+    block_rows: int = 0
+
+
+class SizeNames:
+    """The lengths that a unit's text mentions: writes dims as arithmetic over symbols and remembers which it used."""
+
+    def __init__(self, names: Names, sizes: Mapping[str, int], constant: frozenset[str]) -> None:
+        self.names, self.sizes, self.constant = names, sizes, constant
+        self.used: dict[str, str] = {}
+
+    def symbol(self, symbol: str) -> str:
+        if symbol not in self.used:
+            self.used[symbol] = self.names.new(symbol)
+        return self.used[symbol]
+
+    def text(self, dim: Dim) -> str:
+        """ "2 * N", "N // H": an int expression, in parentheses unless it is one name or number."""
+        over = [self.symbol(n) for n, p in dim.powers for _ in range(p)]
+        under = [self.symbol(n) for n, p in dim.powers for _ in range(-p)]
+        if dim.scale.numerator != 1 or not over:
+            over = [str(dim.scale.numerator), *over]
+        if dim.scale.denominator != 1:
+            under = [*under, str(dim.scale.denominator)]
+        text = " * ".join(over) + "".join(f" // {n}" for n in under)
+        return text if len(over) + len(under) == 1 else f"({text})"
+
+    def params(self) -> list[UnitParam]:
+        ordered = sorted(self.used.items(), key=lambda item: item[0] in self.constant)
+        return [
+            UnitParam(name, "constexpr", value=self.sizes[symbol])
+            if symbol in self.constant
+            else UnitParam(name, "size", dim=Dim.symbol(symbol))
+            for symbol, name in ordered
+        ]
+
+
+def function(name: str, params: list[str], body: list[str], doc: str = "") -> str:
+    """A jitted function, its signature folded to the line length."""
+    head = f"def {name}({', '.join(params)}):"
+    if len(head) > 118:
+        head = f"def {name}(\n    {_folded(params)}\n):"
+    lines = [f'"""{doc}"""', *body] if doc else body
+    return f"@triton.jit\n{head}\n" + "\n".join(f"    {line}" if line else "" for line in lines) + "\n"
+
+
+def _folded(items: list[str], width: int = 112) -> str:
+    lines = [""]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
+            lines.append("")
+        lines[-1] += f"{item}, "
+    return "\n    ".join(line.rstrip() for line in lines)
+
+
+def call_text(name: str, args: list[str], indent: str = "    ") -> str:
+    """A call, folded to the line length."""
+    text = f"{name}({', '.join(args)})"
+    return (
+        text
+        if len(text) <= 108
+        else f"{name}(\n{indent}    {_folded(args).replace(chr(10), chr(10) + indent)}\n{indent})"
+    )

@@ -1,0 +1,66 @@
+"""Generated text: golden files for the worked candidates, shared functions, dead outputs, errors that say what fits.
+
+`UPDATE_GOLDEN=1 pytest tests/test_lowering.py` refreshes the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+from coda_synth.coda_api.expressions import LoweringError
+from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator.signature import signature
+from coda_synth.tasks.catalog import task, task_names, worked_candidate
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def lowered(name: str, form: str, **more: object) -> Generated:
+    spec = task(name)
+    sizes = next(iter(spec.time_shapes.values()))
+    sig = signature(spec)
+    return lower(read(worked_candidate(name), sig), sig, sizes, form=form, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["descriptor", "pointer"])
+@pytest.mark.parametrize("name", task_names())
+def test_golden_text(name: str, form: str) -> None:
+    text = lowered(name, form).source
+    ast.parse(text)
+    file = GOLDEN / f"{name}.{form}.py"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text(), f"the generated text of {name} changed; UPDATE_GOLDEN=1 refreshes the golden files"
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_text_stands_alone(name: str) -> None:
+    text = lowered(name, "pointer").source
+    imported = {
+        alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert imported <= {"functools", "torch", "triton"}
+
+
+def test_calls_that_need_the_same_text_share_a_function() -> None:
+    made = lowered("linear_rope", "descriptor")
+    assert [launch.kernel for launch in made.launches] == ["rotary", "rotary", "linear"]
+
+
+def test_an_output_that_nobody_reads_is_not_stored() -> None:
+    made = lowered("lm_head_cross_entropy", "descriptor")
+    assert not any(len(b.shape) == 2 and 128256 in b.shape for b in made.buffers)
+
+
+def test_groups_that_no_tile_holds_are_refused_with_the_reason() -> None:
+    with pytest.raises(LoweringError, match="group of 128 columns must be a power of two and fit the tile"):
+        lowered("linear_rope", "descriptor", schedules={"q": Schedule(block_n=64)})
