@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from coda_synth.coda_api.dims import Dim
+
 
 class SerialError(ValueError):
     """The data does not have the shape of the type; the message says where."""
 
 
 def to_data(value: Any) -> Any:
-    """A dataclass (or a container of them) as dicts, lists, strings, numbers, bools and None."""
+    """A dataclass (or a container of them) as dicts, lists, strings, numbers, bools and None; a Dim as its text."""
+    if isinstance(value, Dim):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -35,6 +39,8 @@ def from_data(kind: Any, data: Any, where: str = "value") -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind in (Any, object):
         return data
+    if kind is Dim:
+        return Dim.parse(_expect(str, data, where))
     if origin in (typing.Union, types.UnionType):
         return _from_union(args, data, where)
     if origin is tuple:

@@ -1,0 +1,189 @@
+"""The cost model: bytes and flops of a program at given sizes, and what a device needs for them at best and in
+estimate.
+
+A model, not a measurement. Its constants come from measured Hopper kernels: a tile that moves more than 128 bytes a
+clock through shared memory is slower by that much; epilogue traffic beyond one product-sized store is exposed in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from coda_synth.coda_api.devices import Device
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
+from coda_synth.coda_api.schedule import Schedule
+
+Sizes = Mapping[str, int]
+ITEMSIZE = {
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+}
+LAUNCH_S = 3e-6  # filling and draining the device once
+_SHARED_BYTES_PER_CLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCost:
+    """One launch. seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what
+    shared memory leaves of the peak with this tile."""
+
+    call: str
+    flops: int
+    bytes: int
+    tiles: int
+    wave_efficiency: float
+    tile_efficiency: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    launches: tuple[LaunchCost, ...]
+
+    @property
+    def flops(self) -> int:
+        return sum(launch.flops for launch in self.launches)
+
+    @property
+    def bytes(self) -> int:
+        return sum(launch.bytes for launch in self.launches)
+
+    @property
+    def seconds(self) -> float:
+        return sum(launch.seconds for launch in self.launches)
+
+
+def task_flops(gemms: tuple[tuple[str, str, str], ...], sizes: Sizes) -> int:
+    """Multiplications and additions of the task's GEMMs, (M, N, K) in dims."""
+    return sum(2 * _product(map(Dim.parse, gemm), sizes) for gemm in gemms)
+
+
+def task_bytes(signature: Signature, sizes: Sizes) -> int:
+    """Every input once and every output once."""
+    inputs = sum(_product(i.type.dims, sizes) * ITEMSIZE[i.dtype] for i in signature.inputs if i.role != "scalar")
+    return inputs + sum(_product(o.dims, sizes) * ITEMSIZE[o.dtype] for o in signature.outputs)
+
+
+def bound_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], sizes: Sizes, device: Device) -> float:
+    """Seconds that no implementation can beat: the task's least bytes and its GEMMs' flops at datasheet peaks."""
+    compute = task_flops(gemms, sizes) / device.peak_flops(signature.dtype)
+    return max(compute, task_bytes(signature, sizes) / device.peak_bytes_per_s)
+
+
+def bare_gemm_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], sizes: Sizes, device: Device) -> float:
+    """Seconds of the task's GEMMs alone, one after the other, at the device's sustained rates."""
+    item, total = ITEMSIZE[signature.dtype], 0.0
+    for gemm in gemms:
+        m, n, k = (Dim.parse(d).size(sizes) for d in gemm)
+        traffic = item * (m * k + n * k + m * n)
+        total += max(2 * m * n * k / device.matmul_flops(signature.dtype), traffic / device.copy_bytes_per_s) + LAUNCH_S
+    return total
+
+
+def program_cost(
+    program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule], device: Device
+) -> ProgramCost:
+    """The launches of a program, preparations left out. schedules: one for every live kernel call."""
+    traffic = _Traffic(program, signature, sizes, schedules)
+    calls = [c for c in program.live_calls() if not isinstance(c.unit, Preparation)]
+    return ProgramCost(tuple(_launch(c, traffic, device) for c in calls))
+
+
+def tile_efficiency(schedule: Schedule, device: Device) -> float:
+    """The share of the matrix units' peak that shared memory can feed with this tile: operands are written once and
+    read by groups of 64 rows."""
+    m, n, k = schedule.block_m, schedule.block_n, schedule.block_k
+    moved = 2 * k * ((m + n) + m + max(1, m // 64) * n)
+    clocks = 2 * m * n * k * device.sms * device.clock_hz / device.peak_flops_per_s
+    return min(1.0, _SHARED_BYTES_PER_CLOCK * clocks / moved)
+
+
+def _launch(call: Call, traffic: _Traffic, device: Device) -> LaunchCost:
+    moved = traffic.read(call) + traffic.written(call)
+    memory = moved / device.copy_bytes_per_s
+    unit = call.unit
+    if not isinstance(unit, Kernel):
+        return LaunchCost(call.name, 0, moved, 1, 1.0, 1.0, memory + LAUNCH_S)
+    schedule = traffic.schedules[call.name]
+    rows, cols = call.dim(unit.rows).size(traffic.sizes), call.dim(unit.cols).size(traffic.sizes)
+    tiles = -(-rows // schedule.block_m) * -(-cols // schedule.block_n)
+    if unit.gemm is None:
+        return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + LAUNCH_S)
+    inner = call.dim(unit.gemm.inner).size(traffic.sizes)
+    wave = tiles / (-(-tiles // device.sms) * device.sms)
+    shape = tile_efficiency(schedule, device)
+    # A wide tile over a ragged edge computes what nobody asked for: the tiles' flops count, not the product's.
+    worked = 2 * tiles * schedule.block_m * schedule.block_n * inner
+    compute = worked / (device.matmul_flops(traffic.signature.dtype) * wave * shape)
+    operands = traffic.operands(call)
+    item = ITEMSIZE[traffic.signature.dtype]
+    exposed = max(0, moved - operands - rows * cols * item) / device.copy_bytes_per_s
+    seconds = max(memory, compute + exposed) + LAUNCH_S
+    return LaunchCost(call.name, 2 * rows * cols * inner, moved, tiles, wave, shape, seconds)
+
+
+class _Traffic:
+    """What each call moves, in bytes: every tensor that it reads once, everything that it stores once."""
+
+    def __init__(self, program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule]) -> None:
+        self.program, self.signature, self.sizes, self.schedules = program, signature, sizes, schedules
+        self._calls = {call.name: call for call in program.calls}
+        self._inputs = {spec.name: spec for spec in signature.inputs}
+
+    def operands(self, call: Call) -> int:
+        gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
+        return sum(self._ref(call.args[name]) for name in ({gemm.a, gemm.b} if gemm else ()))
+
+    def read(self, call: Call) -> int:
+        live = {name: call.unit.outputs[name] for name in self.program.live_outputs(call)}
+        used = {str(v.attrs["name"]) for v in walk(live) if v.word == "param"}
+        gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
+        used -= {gemm.a, gemm.b} if gemm else set()
+        return self.operands(call) + sum(self._ref(call.args[name]) for name in sorted(used))
+
+    def written(self, call: Call) -> int:
+        return sum(self._output(call, name) for name in self.program.live_outputs(call))
+
+    def _ref(self, ref: Ref) -> int:
+        if ref.input is not None:
+            spec = self._inputs[ref.input]
+            return _product(spec.type.dims, self.sizes) * ITEMSIZE[spec.dtype] if spec.role != "scalar" else 0
+        if ref.call is not None and ref.output is not None:
+            return self._output(self._calls[ref.call], ref.output)
+        return 0
+
+    def _output(self, call: Call, name: str) -> int:
+        value = call.unit.outputs[name]
+        dims = [call.dim(d) for d in (value.rows, value.cols) if d is not None]
+        if value.form is Form.PARTIAL:
+            return self._partials(call, value) * 4
+        return _product(dims, self.sizes) * self._itemsize(value, len(dims))
+
+    def _partials(self, call: Call, value: Value) -> int:
+        """A partial holds one value per kept element and tile of the reduced dim, which the schedule cuts."""
+        assert isinstance(call.unit, Kernel) and value.rows is not None and value.cols is not None
+        schedule = self.schedules[call.name]
+        along_rows = value.attrs.get("axis", 1) == 0
+        block = schedule.block_m if along_rows else schedule.block_n
+        product = call.dim(call.unit.rows if along_rows else call.unit.cols).size(self.sizes)
+        return call.dim(value.rows).size(self.sizes) * -(-product // block)
+
+    def _itemsize(self, value: Value, rank: int) -> int:
+        if value.word == "cast":
+            return ITEMSIZE[str(value.attrs["dtype"])]
+        return ITEMSIZE[self.signature.dtype] if rank == 2 else 4
+
+
+def _product(dims: Iterable[Dim], sizes: Sizes) -> int:
+    result = 1
+    for dim in dims:
+        result *= dim.size(sizes)
+    return result

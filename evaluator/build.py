@@ -1,0 +1,206 @@
+"""The build child: reads a candidate, plans its checks, compiles it ahead of time and models its cost. Needs no torch.
+
+Reading happens here and not in the parent, so that a text that breaks the parser breaks this process alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coda_synth.coda_api import cost, toolchain
+from coda_synth.coda_api.devices import Device, device
+from coda_synth.coda_api.errors import Diagnostic, ProgramError
+from coda_synth.coda_api.generated import Generated, Resources
+from coda_synth.coda_api.lowering import LoweringError, lower
+from coda_synth.coda_api.program import Call, Kernel, Program, Signature
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import Schedule, ScheduleError
+from coda_synth.evaluator.channel import Answerable, Message, serve
+from coda_synth.evaluator.evaluation import Modelled
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.fitting import fit_sizes
+from coda_synth.evaluator.profile import modelled_lines
+from coda_synth.evaluator.serial import from_data, to_data
+
+Schedules = Mapping[str, Schedule]
+SMALL = Schedule(block_m=16, block_n=32, block_k=16, stages=2, warps=4, group_m=2)
+FEW_PROCESSORS = 2  # so that every persistent program walks several tiles
+_WIDTHS = (32, 64, 128, 256)
+
+
+class OverShared(Exception):
+    """A launch takes more shared memory than the device gives one block; Triton finds out only when it loads."""
+
+
+# ---- planning --------------------------------------------------------------------------------------------------------
+
+
+def interpreter_cases(program: Program, facts: TaskFacts, schedules: Schedules, seed: int) -> list[Case]:
+    """What proves the generated code without a device: small tiles in both forms on sizes that give each kernel more
+    than two whole tiles along rows, columns and depth; the smallest odd shape; the shipped schedule on one tile and a
+    bit."""
+    small = _small_schedules(program, facts)
+    base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
+    case = functools.partial(Case, "interpreter", processors=FEW_PROCESSORS)
+    even = fit_sizes(program, base, small, 2, aligned=True)
+    odd = fit_sizes(program, base, small, 2, aligned=False)
+    least = min(facts.check_shapes, key=lambda sizes: sum(sizes.values()))
+    shipped = fit_sizes(program, facts.headline[1], schedules, 1, aligned=True)
+    forms = ((even, "descriptor"), (odd, "pointer"))
+    tiled = [
+        case(sizes, seed + i, style, form, small)
+        for i, (style, (sizes, form)) in enumerate(zip(facts.styles, itertools.cycle(forms)))
+    ]
+    whole = case(shipped, seed + len(tiled), "normal", "descriptor", dict(schedules))
+    return [*tiled, case(least, seed + len(tiled) + 1, "normal", "pointer", small), whole]
+
+
+def _small_schedules(program: Program, facts: TaskFacts) -> dict[str, Schedule]:
+    """The smallest tile with which each kernel call lowers: a tile must hold whole groups."""
+    base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
+    chosen: dict[str, Schedule] = {call.name: SMALL for call in _kernel_calls(program)}
+    last: Exception = LoweringError("no tile is wide enough")
+    for width in _WIDTHS:
+        chosen = {name: replace(SMALL, block_n=width) for name in chosen}
+        try:
+            lower(program, facts.signature, base, form="pointer", schedules=chosen)
+            return chosen
+        except (ScheduleError, LoweringError) as error:
+            last = error
+    raise last
+
+
+def _kernel_calls(program: Program) -> list[Call]:
+    return [call for call in program.live_calls() if isinstance(call.unit, Kernel)]
+
+
+# ---- what the parent may ask -----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _program(source: str, signature_text: str) -> Program:
+    return read(source, from_data(Signature, json.loads(signature_text)))
+
+
+def _asked(data: Mapping[str, Any]) -> tuple[Program, TaskFacts, dict[str, Schedule]]:
+    facts = from_data(TaskFacts, data["facts"])
+    program = _program(data["source"], json.dumps(data["facts"]["signature"], sort_keys=True))
+    return program, facts, from_data(dict[str, Schedule], data["schedules"])
+
+
+def _read(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    try:
+        _asked(data)
+    except ProgramError as error:
+        return Message({"diagnostics": to_data(error.diagnostics)})
+    return Message({"diagnostics": []})
+
+
+def _lowered(data: Mapping[str, Any]) -> Generated:
+    """The candidate at the headline shape, for the target, with its own schedules."""
+    program, facts, schedules = _asked(data)
+    known = {call.name for call in _kernel_calls(program)}
+    if unknown := sorted(set(schedules) - known):
+        raise ScheduleError(f"no kernel call is named {unknown[0]!r}; the calls are {', '.join(sorted(known))}")
+    target = device(data["device"])
+    return lower(program, facts.signature, facts.headline[1], schedules=schedules, processors=target.sms)
+
+
+def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    program, facts, _ = _asked(data)
+    schedules, on = _lowered(data).schedules, device(data["device"])
+    cases = interpreter_cases(program, facts, schedules, data["seed"])
+    launches = cost.program_cost(program, facts.signature, facts.headline[1], schedules, on).launches
+    answer = {
+        "cases": cases,
+        "schedules": schedules,
+        "modelled": model(program, facts, schedules, on),
+        "profile": [f"{facts.headline[0]}: {line}" for line in modelled_lines(launches, on, facts.signature.dtype)],
+    }
+    return Message(to_data(answer))
+
+
+def _device_sizes(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Sizes for the GPU's checks: more than two of the shipped tiles along every dim, aligned and odd."""
+    program, facts, _ = _asked(data)
+    schedules = _lowered(data).schedules
+    sizes = {n: fit_sizes(program, facts.headline[1], schedules, 2, aligned=n == "even") for n in ("even", "odd")}
+    return Message(sizes)
+
+
+def _price(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """The bound and the cost of each launch at one shape on one device."""
+    program, facts, _ = _asked(data)
+    on, sizes = device(data["device"]), data["sizes"]
+    priced = cost.program_cost(program, facts.signature, sizes, _lowered(data).schedules, on)
+    bound = cost.bound_s(facts.signature, facts.gemms, sizes, on)
+    return Message({"bound_ms": bound * 1e3, "launches": to_data(priced.launches)})
+
+
+def model(program: Program, facts: TaskFacts, schedules: Schedules, on: Device) -> list[Modelled]:
+    """The cost model's words for every shape that the task times."""
+    found = []
+    for label, sizes in facts.time_shapes.items():
+        priced = cost.program_cost(program, facts.signature, sizes, schedules, on)
+        bound = cost.bound_s(facts.signature, facts.gemms, sizes, on)
+        bare = cost.bare_gemm_s(facts.signature, facts.gemms, sizes, on)
+        times = (bound * 1e3, priced.seconds * 1e3, bare * 1e3)
+        found.append(Modelled(label, sizes, on.name, priced.bytes, priced.flops, *times))
+    return found
+
+
+def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    generated = _lowered(data)
+    resources = toolchain.build(generated, data["target"])
+    on = device(data["device"])
+    over = [r for r in resources if r.shared_bytes > on.shared_bytes]
+    if over:
+        words = " ".join(_over_shared(r, generated.schedules.get(r.call), on) for r in over)
+        raise Answerable(words, {"resources": to_data(resources)}) from OverShared()
+    gemms = {call.name for call in _kernel_calls(_asked(data)[0]) if call.unit.gemm}  # type: ignore[union-attr]
+    warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
+    return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
+
+
+def _over_shared(found: Resources, schedule: Schedule | None, on: Device) -> str:
+    said = (
+        f"the call {found.call} takes {found.shared_bytes:,} bytes of shared memory a block;"
+        f" {on.target} ({on.name}) has {on.shared_bytes:,}."
+    )
+    if schedule is None:
+        return said
+    beside = max(0, found.shared_bytes - schedule.operand_bytes())
+    for stages in range(schedule.stages - 1, 0, -1):
+        fits = replace(schedule, stages=stages)
+        if fits.operand_bytes() + beside <= on.shared_bytes:
+            return f"{said} With stages={stages} it would take about {fits.operand_bytes() + beside:,} and fit."
+    return f"{said} A smaller tile (block_m, block_n or block_k) would fit; fewer stages alone would not."
+
+
+def _warnings(found: Resources, has_gemm: bool) -> list[Diagnostic]:
+    warnings = []
+    if found.spill_bytes:
+        said = (
+            f"the call {found.call} spills: {found.spill_bytes:,} bytes of stack a thread, {found.registers} registers."
+            " A narrower epilogue slice (slice_n), a smaller tile or more warps takes fewer registers."
+        )
+        warnings.append(Diagnostic("Spills", said, severity="warning"))
+    if has_gemm and not found.tensor_core_instructions:
+        said = f"the call {found.call} has no tensor-core instruction; a larger tile (64 rows and more) gets them."
+        warnings.append(Diagnostic("NoTensorCore", said, severity="warning"))
+    return warnings
+
+
+def _hello() -> Mapping[str, Any]:
+    import triton
+
+    return {"triton": triton.__version__}
+
+
+if __name__ == "__main__":
+    serve({"read": _read, "plan": _plan, "build": _build, "device_sizes": _device_sizes, "price": _price}, hello=_hello)

@@ -1,0 +1,81 @@
+"""The checking stages: a case goes to the candidate child, its outputs to the reference child for a judgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.evaluator.channel import Message
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.evaluation import Check, Verdict
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.serial import to_data
+from coda_synth.evaluator.trial import StageFailed, Trial
+
+ORACLE_S = 300.0
+
+_WRONG = {
+    "meaning": "with exact arithmetic the program does not compute the task; the algebra is wrong, not the rounding",
+    "interpreter": "the algebra is right, but not the generated code's numbers: does something overflow or round early?",
+    "device": "right in the interpreter, wrong on the device: does something overflow or depend on size?",
+}
+
+
+def meaning_cases(facts: TaskFacts, seed: int) -> list[Case]:
+    """Every shape that the task checks and every style of input, each at least once."""
+    shapes, styles = facts.check_shapes, facts.styles
+    count = max(len(shapes), len(styles))
+    return [
+        Case("meaning", shapes[i % len(shapes)], seed + i, styles[i % len(styles)], "reference") for i in range(count)
+    ]
+
+
+class Checker:
+    """Runs cases for one trial. worker: the candidate child that runs them; reference: the child that decides."""
+
+    def __init__(self, trial: Trial, reference: Child, limit_s: float) -> None:
+        self.trial, self.reference, self.limit_s = trial, reference, limit_s
+
+    def expect(self, cases: Iterable[Case]) -> None:
+        """Lets the reference child compute these oracles while the candidate child works."""
+        self.reference.post("expect", ORACLE_S, cases=to_data(list(cases)), **self._task())
+
+    def check(self, worker: Child, case: Case) -> Message:
+        """One case: adds its Check to the trial, raises StageFailed unless it passed, returns the worker's answer."""
+        start = time.monotonic()
+        op = "meaning" if case.form == "reference" else "execute"
+        answer = worker.request(
+            op, self.limit_s, source=self.trial.candidate.source, facts=to_data(self.trial.facts), case=to_data(case)
+        )
+        judgement = self._decide(case, answer)
+        faults = tuple(answer.data.get("faults", ()))
+        ratio = float("inf") if faults else float(judgement["error_ratio"])
+        worst = faults[0] if faults else str(judgement["worst"])
+        seconds = round(time.monotonic() - start, 3)
+        self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, case.form, ratio, worst, seconds))
+        if not ratio <= 1.0:
+            raise StageFailed(Verdict.INCORRECT, self._words(case, faults, tuple(judgement["findings"]), worst))
+        return answer
+
+    def _decide(self, case: Case, answer: Message) -> dict[str, object]:
+        """The reference child's judgement. Whatever befalls that child is the judge's failure, not the candidate's."""
+        try:
+            reply = self.reference.request(
+                "decide", ORACLE_S, answer.blobs, tensors=answer.data["tensors"], case=to_data(case), **self._task()
+            )
+        except (ChildFailure, ChildRaised) as error:
+            raise JudgeError(f"the reference of {self.trial.facts.name} failed ({case}): {error}") from error
+        return dict(reply.data["judgement"])
+
+    def _words(
+        self, case: Case, faults: tuple[str, ...], findings: tuple[str, ...], worst: str
+    ) -> tuple[Diagnostic, ...]:
+        if faults:
+            return tuple(Diagnostic("MemoryFault", f"{fault} ({case})") for fault in faults)
+        rule = "WrongMeaning" if case.stage == "meaning" else "WrongNumbers"
+        said = "; ".join(findings[:4]) or worst
+        return (Diagnostic(rule, f"{_WRONG[case.stage]}. {said} ({case})"),)
+
+    def _task(self) -> dict[str, str]:
+        return {"task": self.trial.facts.name, "dtype": self.trial.facts.signature.dtype}

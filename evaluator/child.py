@@ -1,0 +1,253 @@
+"""The parent's hold on one child process: starts it, asks it, and ends it when it breaks a limit or speaks out of turn.
+
+Each child has a session of its own (so that the whole group can be killed and a Ctrl-C in the terminal does not reach
+it), its own pipe pair, and a log file for whatever it prints. A child that failed is replaced on the next request.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from coda_synth.evaluator.channel import (
+    NONCE_BYTES,
+    PREFIX_BYTES,
+    BadFrame,
+    Message,
+    Raised,
+    decode,
+    decode_prefix,
+    encode,
+)
+
+import coda_synth
+
+_SLICE_S = 0.05  # how often limits are looked at while waiting
+_LOG_TAIL = 2000
+
+
+class JudgeError(Exception):
+    """The judge itself cannot work (no GPU where one was asked for, a child that does not start). Never a verdict."""
+
+
+class ChildFailure(Exception):
+    """The child is gone; the message says why, `tail` is the end of what it printed."""
+
+    def __init__(self, message: str, tail: str = "") -> None:
+        super().__init__(message)
+        self.tail = tail
+
+
+class ChildTimeout(ChildFailure):
+    """It did not answer within its wall-clock limit, and was killed."""
+
+
+class ChildCrashed(ChildFailure):
+    """It died, ran over its memory limit, or sent bytes that are no answer."""
+
+
+class ChildRaised(Exception):
+    """The child lives, and its handler raised: an answer, for the stage to judge."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(f"{raised.kind}: {raised.message}")
+        self.raised = raised
+
+
+class Child:
+    """One warm process that runs `module`, whose main calls channel.serve. memory: bytes of its resident set."""
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        memory: int = 12 << 30,
+        start_s: float = 120.0,
+    ) -> None:
+        self.module = module
+        self.environment = dict(environment or {})
+        self.memory = memory
+        self.start_s = start_s
+        self.hello: Mapping[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._in, self._out = -1, -1
+        self._nonce = b""
+        self._ready, self._open = False, False
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    def request(self, op: str, seconds: float, blobs: tuple[Any, ...] = (), **data: Any) -> Message:
+        """One question and its answer. Raises ChildRaised, ChildTimeout, ChildCrashed or JudgeError."""
+        self.post(op, seconds, blobs, **data)
+        return self.collect(seconds)
+
+    def post(self, op: str, seconds: float, blobs: tuple[Any, ...] = (), **data: Any) -> None:
+        """Asks without waiting for the answer, which `collect` fetches; one question may be open at a time."""
+        self.ready()
+        if self._open:  # an answer that nobody fetched, since a stage ended early
+            self._read_message(time.monotonic() + seconds, seconds)
+        self._open = True
+        self._write(encode(Message({"op": op, **data}, blobs), self._nonce), time.monotonic() + seconds)
+
+    def collect(self, seconds: float) -> Message:
+        """The answer to the question that is open."""
+        answer = self._read_message(time.monotonic() + seconds, seconds)
+        self._open = False
+        if "raised" in answer.data:
+            raise ChildRaised(Raised(**answer.data["raised"]))
+        return answer
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    # ---- life and death ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the process without waiting for it to be ready, so that several can import at once."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        request_read, self._out = os.pipe()
+        self._in, answer_write = os.pipe()
+        self._log = tempfile.TemporaryFile()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.module, str(request_read), str(answer_write)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(request_read, answer_write),
+                start_new_session=True,
+                env={**os.environ, **_import_path(), **self.environment},
+            )
+        except OSError as error:
+            self.close()
+            raise JudgeError(f"cannot start {self.module}: {error}") from error
+        finally:
+            os.close(request_read)
+            os.close(answer_write)
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        os.write(self._out, self._nonce)
+
+    def ready(self) -> Mapping[str, Any]:
+        """What it says of itself, once it can answer. Raises JudgeError if it does not start."""
+        self.start()
+        if self._ready:
+            return self.hello
+        try:
+            answer = self._read_message(time.monotonic() + self.start_s, self.start_s)
+        except ChildFailure as failure:
+            raise JudgeError(f"{self.module} does not start: {failure}\n{failure.tail}".rstrip()) from failure
+        self.hello, self._ready = answer.data.get("hello", {}), True
+        return self.hello
+
+    def close(self) -> None:
+        """Ends the process and its group, and gives back the descriptors; harmless when there is none."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+            self._process.wait()
+        for fd in (self._in, self._out):
+            if fd >= 0:
+                os.close(fd)
+        if self._log is not None:
+            self._log.close()
+        self._process, self._log, self._in, self._out = None, None, -1, -1
+        self._ready, self._open = False, False
+
+    # ---- the wire ----------------------------------------------------------------------------------------------------
+
+    def _write(self, pieces: list[Any], deadline: float) -> None:
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            while view:
+                _, writable, _ = select.select([], [self._out], [], _SLICE_S)
+                self._enforce(deadline, deadline - time.monotonic())
+                try:
+                    view = view[os.write(self._out, view) :] if writable else view
+                except BlockingIOError:
+                    pass
+                except BrokenPipeError:
+                    self._died()
+
+    def _read_message(self, deadline: float, seconds: float) -> Message:
+        try:
+            total, header = decode_prefix(self._read(PREFIX_BYTES, deadline, seconds), self._nonce)
+            return decode(self._read(total, deadline, seconds), header)
+        except BadFrame as error:
+            self._fail(ChildCrashed, f"its process was ended: {error}")
+
+    def _read(self, count: int, deadline: float, seconds: float) -> bytearray:
+        buffer = bytearray()
+        while len(buffer) < count:
+            readable, _, _ = select.select([self._in], [], [], _SLICE_S)
+            if readable:
+                part = os.read(self._in, min(count - len(buffer), 1 << 24))
+                if not part:
+                    self._died()
+                buffer += part
+            self._enforce(deadline, seconds)
+        return buffer
+
+    def _enforce(self, deadline: float, seconds: float) -> None:
+        if time.monotonic() > deadline:
+            self._fail(ChildTimeout, f"no answer within the limit of {max(seconds, 0):.0f} s; its process was killed")
+        if self._process is not None and (used := _resident_bytes(self._process.pid)) > self.memory:
+            held, allowed = used / 2**30, self.memory / 2**30
+            words = f"memory limit: its process held {held:.1f} GiB, more than the {allowed:.1f} GiB allowed"
+            self._fail(ChildCrashed, words)
+
+    def _died(self) -> NoReturn:
+        """The channel closed: the process is gone, or will be in a moment."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self._fail(ChildCrashed, "its process closed the channel without an answer")
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        self._fail(ChildCrashed, f"its process {how} before it answered")
+
+    def _fail(self, failure: type[ChildFailure], message: str) -> NoReturn:
+        tail = self._tail()
+        self.close()
+        raise failure(message, tail)
+
+    def _tail(self) -> str:
+        if self._log is None:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LOG_TAIL))
+        return self._log.read().decode(errors="replace").strip()
+
+
+def _import_path() -> dict[str, str]:
+    """The child must find the same coda_synth, also from a bare checkout that nobody installed."""
+    root = str(Path(coda_synth.__file__).resolve().parent.parent)
+    already = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{root}{os.pathsep}{already}" if already else root}
+
+
+def _resident_bytes(pid: int) -> int:
+    """Bytes that the process holds, without pages of files it only maps."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,82 @@
+"""Runs a lowered program on tensors that the judge owns, interpreted or on a GPU, and sees what it did to them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.generated import Generated
+from coda_synth.evaluator.buffers import Guarded, fingerprint, guarded, guarded_copy
+from coda_synth.evaluator.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lowered program with every argument of its launch in place, ready to run again and again."""
+
+    generated: Generated
+    module: ModuleType
+    inputs: Mapping[str, Guarded]  # tensors that the launch reads: inputs and prepared tensors
+    buffers: Mapping[str, Guarded]
+    numbers: Mapping[str, float]
+
+    @property
+    def arguments(self) -> dict[str, torch.Tensor | float]:
+        tensors = {name: g.tensor for name, g in {**self.inputs, **self.buffers}.items()}
+        return {name: {**tensors, **self.numbers}[name] for name in self.generated.arguments}
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """The program's outputs by name, as they stand in their buffers."""
+        return {out: self.buffers[b.name].tensor for b in self.generated.buffers for out in b.outputs}
+
+    def launch(self) -> None:
+        self.module.launch(**self.arguments)
+
+
+def bind(generated: Generated, inputs: Inputs, device: str) -> Bound:
+    """Prepares the weights and allocates what the launch needs; runs no kernel of the program."""
+    module = _loaded(generated.source)
+    wanted = {name: inputs[name] for name in generated.prepare_arguments}
+    prepared = dict(module.prepare(**wanted)) if wanted else {}
+    known = {**inputs, **prepared}
+    made = {b.name: guarded(b.shape, getattr(torch, b.dtype), device) for b in generated.buffers}
+    read = {name: known[name] for name in generated.arguments if name not in made}
+    tensors = {name: guarded_copy(v, device) for name, v in read.items() if isinstance(v, torch.Tensor)}
+    return Bound(generated, module, tensors, made, {n: float(v) for n, v in read.items() if n not in tensors})
+
+
+def run_checked(bound: Bound) -> list[str]:
+    """One run from poisoned buffers, and on a GPU a second one that must give the same bits. Returns the faults in
+    words; the outputs stay in the buffers."""
+    before = {name: fingerprint(g.tensor) for name, g in bound.inputs.items()}
+    first = _run(bound)
+    faults = [f"it writes outside its buffer {name!r}" for name, g in bound.buffers.items() if not g.intact()]
+    faults += [
+        f"it changes its input {name!r}" for name, g in bound.inputs.items() if fingerprint(g.tensor) != before[name]
+    ]
+    if _on_gpu(bound) and not faults and (unlike := [n for n, bits in _run(bound).items() if bits != first[n]]):
+        faults.append(f"two runs on the same input give different bits in {', '.join(unlike)}")
+    return faults
+
+
+def _run(bound: Bound) -> dict[str, int]:
+    for buffer in bound.buffers.values():
+        buffer.poison()
+    bound.launch()
+    if _on_gpu(bound):
+        torch.cuda.synchronize()
+    return {name: fingerprint(value) for name, value in bound.outputs().items()}
+
+
+def _on_gpu(bound: Bound) -> bool:
+    return any(g.tensor.is_cuda for g in bound.buffers.values())
+
+
+@functools.lru_cache(maxsize=32)
+def _loaded(source: str) -> ModuleType:
+    return toolchain.load(source, f"candidate_{hashlib.sha256(source.encode()).hexdigest()[:12]}")

@@ -1,0 +1,50 @@
+"""What the parts of the judge tell each other about a task and about one run of a candidate, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coda_synth.coda_api.program import Signature
+from coda_synth.coda_api.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """A task without its code. row: the symbol that every activation has as its first dim and no weight has ("T"); rows
+    of the outputs then depend on that row alone, except for outputs without that dim. None where there is no such
+    symbol."""
+
+    signature: Signature
+    check_shapes: tuple[Mapping[str, int], ...]
+    time_shapes: Mapping[str, Mapping[str, int]]
+    gemms: tuple[tuple[str, str, str], ...]
+    row: str | None
+    styles: tuple[str, ...] = ("normal",)
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
+
+    @property
+    def headline(self) -> tuple[str, Mapping[str, int]]:
+        return next(iter(self.time_shapes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of a candidate: which inputs, in which form. rows: the only rows to hand back and compare (of outputs
+    that have the task's row dim; the other outputs are left out), None for everything."""
+
+    stage: str  # "meaning", "interpreter", "device"
+    sizes: Mapping[str, int]
+    seed: int
+    style: str
+    form: str  # "reference", "descriptor", "pointer"
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    processors: int = 132
+    rows: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"{self.stage}, {self.form} form, {sizes}, inputs {self.style!r}, seed {self.seed}"

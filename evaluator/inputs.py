@@ -1,0 +1,39 @@
+"""A case's inputs from its seed: the same bits in every child that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from coda_synth.coda_api.program import Signature
+from coda_synth.evaluator.facts import Case
+from coda_synth.tasks.spec import TaskSpec
+
+Inputs = dict[str, torch.Tensor | float]
+
+
+def make_inputs(task: TaskSpec, signature: Signature, case: Case, device: str = "cpu") -> Inputs:
+    """The inputs as a candidate gets them: floats rounded to the dtypes of the signature, contiguous, on `device`."""
+    generator = torch.Generator().manual_seed(case.seed)
+    made = task.make_inputs(case.sizes, generator, case.style)
+    return {spec.name: _placed(made[spec.name], spec.dtype, device) for spec in signature.inputs}
+
+
+def _placed(value: torch.Tensor | float | int, dtype: str, device: str) -> torch.Tensor | float:
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    kind = getattr(torch, dtype)
+    return value.to(kind if value.is_floating_point() else value.dtype).to(device).contiguous()
+
+
+def exact(inputs: Mapping[str, torch.Tensor | float]) -> Inputs:
+    """The same values with every float tensor in float64."""
+    return {
+        name: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for name, v in inputs.items()
+    }
+
+
+def of_rows(inputs: Mapping[str, torch.Tensor | float], signature: Signature, row: str, rows: list[int]) -> Inputs:
+    """The inputs of these rows alone: every tensor that has the row dim first is indexed by them."""
+    has_row = {spec.name for spec in signature.inputs if spec.type.dims and str(spec.type.dims[0]) == row}
+    return {name: v[rows] if name in has_row and isinstance(v, torch.Tensor) else v for name, v in inputs.items()}

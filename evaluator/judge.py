@@ -1,0 +1,221 @@
+"""The judge: takes a candidate through the stages, cheapest first, and says what it is worth.
+
+The parent of the children. It runs neither a task's code nor a candidate's, imports neither torch nor triton, and
+survives whatever happens to a child. See docs/evaluation.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from coda_synth.coda_api.devices import Device, UnknownDevice, device
+from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.coda_api.generated import Resources
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator import on_device
+from coda_synth.evaluator.channel import Message
+from coda_synth.evaluator.checking import Checker, meaning_cases
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.trace import Graph
+from coda_synth.evaluator.trial import StageFailed, Trial
+from coda_synth.tasks.catalog import task_names
+
+__all__ = ["Judge", "JudgeError", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Wall-clock seconds of one request, and bytes of memory of one child."""
+
+    read_s: float = 20.0
+    build_s: float = 180.0
+    check_s: float = 60.0
+    device_s: float = 180.0
+    measure_s: float = 420.0
+    race_s: float = 4.0  # of timing at one shape
+    memory: int = 12 << 30
+    device_memory: int = 64 << 30
+
+
+class Judge:
+    """Judges candidates, one at a time, with children that stay warm in between. Use as a context manager.
+
+    device: "cpu" checks and models only; "cuda" needs a GPU (JudgeError without one); "auto" takes a GPU if there is
+    one. target: what the ahead-of-time build is for. seed: of every evaluation; a fresh secret one each time where
+    None.
+    """
+
+    def __init__(
+        self, device: str = "auto", target: str = "sm_90", seed: int | None = None, *, limits: Limits = Limits()
+    ) -> None:
+        if device not in ("auto", "cpu", "cuda"):
+            raise JudgeError(f"the judge knows no device {device!r}; choose auto, cpu or cuda")
+        self.device, self.target, self.seed, self.limits = device, target, seed, limits
+        self.model_device = _known_device(target)
+        gpu = {} if device != "cpu" else {"CUDA_VISIBLE_DEVICES": ""}
+        package = "coda_synth.evaluator"
+        self.builder = Child(f"{package}.build", environment={"CUDA_VISIBLE_DEVICES": ""}, memory=limits.memory)
+        self.reference = Child(f"{package}.oracle", environment=gpu, memory=limits.device_memory)
+        interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
+        compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self.gpu = Child(f"{package}.worker", environment=compiled, memory=limits.device_memory)
+        self._facts: dict[tuple[str, str], TaskFacts] = {}
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Judge:
+        atexit.register(self.close)
+        for child in (self.reference, self.interpreter, self.builder):
+            child.start()  # they import side by side, and each is waited for on its first question
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every child; harmless twice."""
+        atexit.unregister(self.close)
+        for child in self._children():
+            child.close()
+
+    def _children(self) -> tuple[Child, ...]:
+        return (self.builder, self.reference, self.interpreter, self.gpu)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def trace(self, task: str) -> Graph:
+        """The task's reference as a graph of operations, made in the reference child."""
+        graph: Graph = from_data(Graph, self._reference("trace", task=task).data["graph"])
+        return graph
+
+    def evaluate(
+        self,
+        candidate: Candidate,
+        *,
+        seed: int | None = None,
+        measure: bool = True,
+        on_stage: Callable[[str], None] | None = None,
+        shapes: Sequence[str] = (),
+        dtype: str = "bfloat16",
+    ) -> Evaluation:
+        """Judges one candidate. seed: replays an evaluation exactly. measure: time it where there is a GPU.
+        on_stage: told the name of each stage as it begins. shapes: labels of the task's shapes to time, () for the
+        headline alone. Raises JudgeError when the judge itself cannot work, UnknownTask for a task that is none."""
+        facts = self._describe(candidate.task, dtype)
+        chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
+        trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
+        trial.environment = {"target": self.target, "model_device": self.model_device.name}
+        try:
+            self._read(trial)
+            cases = self._plan(trial)
+            self._build_and_check(trial, cases)
+            if self._has_gpu():
+                self._on_device(trial, measure, tuple(shapes))
+        except (StageFailed, ChildFailure, ChildRaised) as error:
+            return trial.failed(error)
+        return trial.passed()
+
+    # ---- stages ------------------------------------------------------------------------------------------------------
+
+    def _read(self, trial: Trial) -> None:
+        with trial.entering("read"):
+            reply = self.builder.request("read", self.limits.read_s, **self.asked(trial))
+            if diagnostics := from_data(tuple[Diagnostic, ...], reply.data["diagnostics"]):
+                raise StageFailed(Verdict.REJECTED, diagnostics)
+
+    def _plan(self, trial: Trial) -> list[Case]:
+        with trial.entering("build"):
+            reply = self.builder.request("plan", self.limits.read_s, **self.asked(trial), seed=trial.seed)
+            trial.schedules = from_data(dict[str, Schedule], reply.data["schedules"])
+            trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
+            trial.profile = list(reply.data["profile"])
+            cases: list[Case] = from_data(list[Case], reply.data["cases"])
+            return cases
+
+    def _build_and_check(self, trial: Trial, cases: list[Case]) -> None:
+        """Compiles and checks side by side, since each takes seconds; a candidate that does not build is a BUILD_ERROR
+        whatever the checks say."""
+        start, problem = time.monotonic(), None
+        self.builder.post("build", self.limits.build_s, **self.asked(trial))
+        try:
+            self._check(trial, cases)
+        except (StageFailed, ChildFailure, ChildRaised) as error:
+            problem = error
+        trial.stage = "build"
+        reply = self.builder.collect(max(1.0, self.limits.build_s - (time.monotonic() - start)))
+        trial.resources = from_data(tuple[Resources, ...], reply.data["resources"])
+        trial.seconds["build"] += round(sum(r.seconds for r in trial.resources), 3)
+        trial.diagnostics += from_data(list[Diagnostic], reply.data["warnings"])
+        trial.stage = "check"
+        if problem:
+            raise problem
+
+    def _check(self, trial: Trial, cases: list[Case]) -> None:
+        with trial.entering("check"):
+            checker = Checker(trial, self.reference, self.limits.check_s)
+            algebra = meaning_cases(trial.facts, trial.seed)
+            checker.expect([*algebra, *cases])
+            for case in (*algebra, *cases):
+                checker.check(self.interpreter, case)
+
+    def _on_device(self, trial: Trial, measure: bool, shapes: tuple[str, ...]) -> None:
+        try:
+            on_device.check(trial, self, measure, shapes)
+        except (StageFailed, ChildFailure, ChildRaised):
+            self.gpu.close()  # an illegal address leaves a context in which everything fails
+            raise
+
+    # ---- what the stages ask with ------------------------------------------------------------------------------------
+
+    def asked(self, trial: Trial) -> dict[str, object]:
+        """What every question to the build child carries."""
+        return {
+            "source": trial.candidate.source,
+            "facts": to_data(trial.facts),
+            "schedules": to_data(trial.candidate.schedules),
+            "target": self.target,
+            "device": self.model_device.name,
+        }
+
+    def _describe(self, task: str, dtype: str) -> TaskFacts:
+        if task not in task_names():
+            from coda_synth.tasks.catalog import UnknownTask
+
+            raise UnknownTask(task)
+        if (task, dtype) not in self._facts:
+            reply = self._reference("describe", task=task, dtype=dtype)
+            self._facts[task, dtype] = from_data(TaskFacts, reply.data["facts"])
+        return self._facts[task, dtype]
+
+    def _reference(self, op: str, **data: object) -> Message:
+        """Asks the reference child; whatever befalls it is the judge's failure, not a candidate's."""
+        try:
+            return self.reference.request(op, 120.0, **data)
+        except (ChildFailure, ChildRaised) as error:
+            raise JudgeError(f"the reference of {data.get('task')} failed: {error}") from error
+
+    def _has_gpu(self) -> bool:
+        if self.device == "cpu":
+            return False
+        found = bool(self.reference.ready().get("cuda"))
+        if self.device == "cuda" and not found:
+            raise JudgeError("a CUDA device was asked for, but torch sees none here; --device cpu checks without one")
+        return found
+
+
+def _known_device(target: str) -> Device:
+    try:
+        return device(target)
+    except UnknownDevice as error:
+        raise JudgeError(f"cannot judge for the target {target!r}: {error}") from error

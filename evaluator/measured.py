@@ -1,0 +1,42 @@
+"""What the candidate child saw when it timed one shape, as data. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Milliseconds. low, high: the 95 % confidence interval of the median."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """samples, graph: by contestant, "candidate" among them. launch_ms: by call, empty where it could not be seen.
+
+    fingerprints: of the outputs of the last timed runs, one mapping for each set of inputs.
+    """
+
+    samples: Mapping[str, Sample]
+    graph: Mapping[str, Sample]
+    launch_ms: Mapping[str, float]
+    prepare_ms: float
+    fingerprints: tuple[Mapping[str, int], ...]
+    notes: tuple[str, ...] = ()
+    clocks: str = ""
+
+
+def summary(times: Sequence[float]) -> Sample:
+    """The median and its 95 % confidence interval by order statistics, which assume no distribution."""
+    ordered, n = sorted(times), len(times)
+    middle = ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
+    reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations of a binomial count at one half
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach) - 1)
+    return Sample(middle, ordered[low], ordered[max(high, low)], n)

@@ -1,0 +1,146 @@
+"""The stages that need a GPU: real shapes against the oracle, then timing beside the baselines, then the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from coda_synth.coda_api.cost import LaunchCost
+from coda_synth.coda_api.devices import Device, UnknownDevice, device
+from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.evaluator.checking import Checker
+from coda_synth.evaluator.child import JudgeError
+from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.gpu import gpu_lock
+from coda_synth.evaluator.measured import Measured
+from coda_synth.evaluator.profile import measured_lines
+from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.trial import StageFailed, Trial
+
+if TYPE_CHECKING:
+    from coda_synth.evaluator.judge import Judge
+
+SAMPLED_ROWS = 256  # of a full shape, held against the oracle
+CUT_ROWS = 512  # of a full shape's rows, for outputs that mix rows
+
+
+def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) -> None:
+    """Checks a candidate on the GPU and, if asked, times it at the task's headline shape, or at `shapes` by label."""
+    labels = shapes or (trial.facts.headline[0],)
+    if unknown := [label for label in labels if label not in trial.facts.time_shapes]:
+        raise JudgeError(f"{trial.facts.name} has no shape {unknown[0]!r}; it has {', '.join(trial.facts.time_shapes)}")
+    checker = Checker(trial, judge.reference, judge.limits.device_s)
+    trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
+    with trial.entering("device"):
+        small = [*_device_cases(judge, trial), *_cut_cases(trial)]
+        for case in small:
+            checker.check(judge.gpu, case)
+    for index, label in enumerate(labels):
+        case = _full_case(trial, trial.facts.time_shapes[label], index)
+        with trial.entering("device"):
+            bits = checker.check(judge.gpu, case).data["bits"]
+        if measure:
+            with trial.entering("measure"):
+                judge.reference.request("release", judge.limits.device_s)
+                _time(judge, trial, label, case, bits)
+
+
+# ---- the cases -------------------------------------------------------------------------------------------------------
+
+
+def _device_cases(judge: Judge, trial: Trial) -> list[Case]:
+    """Every style with the shipped schedules on a few tiles, aligned and odd, and the shapes that the task checks."""
+    reply = judge.builder.request("device_sizes", judge.limits.read_s, **judge.asked(trial))
+    styles, shapes, few = trial.facts.styles, trial.facts.check_shapes, trial.facts.styles[:4]
+    wanted = [(reply.data["even"], style) for style in styles] + [(reply.data["odd"], style) for style in few]
+    wanted += [(sizes, styles[i % len(styles)]) for i, sizes in enumerate(shapes)]
+    return [_case(trial, sizes, style, 100 + i) for i, (sizes, style) in enumerate(wanted)]
+
+
+def _case(trial: Trial, sizes: Mapping[str, int], style: str, number: int, rows: tuple[int, ...] | None = None) -> Case:
+    sms = int(trial.environment["sms"])
+    return Case("device", sizes, trial.seed + number, style, "auto", trial.schedules, sms, rows)
+
+
+def _full_case(trial: Trial, sizes: Mapping[str, int], index: int) -> Case:
+    """A real shape, of which a sample of rows goes to the oracle; everything where the task has no row dim."""
+    return _case(trial, sizes, "normal", 400 + index, _sample(trial.facts, sizes))
+
+
+def _sample(facts: TaskFacts, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Rows spread over the whole height with a stride that meets every place in a tile, and the last ones."""
+    if facts.row is None or sizes[facts.row] <= SAMPLED_ROWS:
+        return None
+    height = sizes[facts.row]
+    stride = height // SAMPLED_ROWS | 1  # odd
+    return tuple(sorted({*range(0, height, stride), *range(height - 8, height)}))
+
+
+def _cut_cases(trial: Trial) -> list[Case]:
+    """The headline shape with few rows, compared whole, for a task with outputs that mix rows (a mean)."""
+    facts = trial.facts
+    if facts.row is None or all(o.dims and str(o.dims[0]) == facts.row for o in facts.signature.outputs):
+        return []
+    sizes = {**facts.headline[1], facts.row: CUT_ROWS}
+    return [_case(trial, sizes, "normal", 500)]
+
+
+# ---- the time --------------------------------------------------------------------------------------------------------
+
+
+def _time(judge: Judge, trial: Trial, label: str, case: Case, bits: Mapping[str, int]) -> None:
+    on = _measured_device(trial) or judge.model_device
+    with gpu_lock(trial.environment["gpu"]):
+        reply = judge.gpu.request(
+            "measure",
+            judge.limits.measure_s,
+            source=trial.candidate.source,
+            facts=to_data(trial.facts),
+            case=to_data(case),
+            seconds=judge.limits.race_s,
+        )
+    found = from_data(Measured, reply.data["measured"])
+    if any(dict(seen) != dict(bits) for seen in found.fingerprints):
+        said = f"a timed run gave other bits than the checked run of the same input ({case})"
+        raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", said),))
+    priced = judge.builder.request(
+        "price", judge.limits.read_s, **{**judge.asked(trial), "device": on.name}, sizes=dict(case.sizes)
+    )
+    bound_ms = float(priced.data["bound_ms"])
+    launches = from_data(list[LaunchCost], priced.data["launches"])
+    dtype = trial.facts.signature.dtype
+    lines = measured_lines(found, launches, trial.resources, on, dtype)
+    trial.profile += [f"{label}: {line}" for line in lines]
+    timing = _timing(label, case, found, bound_ms, trial)
+    if timing.median_ms < bound_ms and _measured_device(trial):
+        said = f"{label}: {timing.median_ms:.4g} ms is under the bound of {bound_ms:.4g} ms on {on.name}: not recorded"
+        trial.diagnostics.append(Diagnostic("MeasurementFault", said, severity="warning"))
+        return
+    trial.timings.append(timing)
+
+
+def _timing(label: str, case: Case, found: Measured, bound_ms: float, trial: Trial) -> Timing:
+    ours = found.samples["candidate"]
+    peers = tuple(Baseline(n, s.median_ms, s.low_ms, s.high_ms) for n, s in found.samples.items() if n != "candidate")
+    return Timing(
+        shape=label,
+        sizes=case.sizes,
+        device=trial.environment["device"],
+        median_ms=ours.median_ms,
+        low_ms=ours.low_ms,
+        high_ms=ours.high_ms,
+        repeats=ours.repeats,
+        bound_ms=bound_ms,
+        prepare_ms=found.prepare_ms,
+        baselines=peers,
+        schedules=trial.schedules,
+    )
+
+
+def _measured_device(trial: Trial) -> Device | None:
+    """What the cost model knows of the GPU at hand; None where it does not know it, and then no floor holds."""
+    try:
+        return device(trial.environment["device"])
+    except UnknownDevice:
+        return None

@@ -1,0 +1,135 @@
+"""The reference child: the only process that runs a task's code. It describes and traces the task, makes the inputs,
+computes the oracle in float64 and decides whether a candidate's outputs pass.
+
+Uses the GPU when there is one (full shapes would take minutes on a CPU); never sees a candidate.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from coda_synth.coda_api.dims import Dim
+from coda_synth.evaluator import correctness
+from coda_synth.evaluator.channel import Message, serve
+from coda_synth.evaluator.correctness import Allowed, Judgement, Oracle
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.inputs import make_inputs, of_rows
+from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.tensors import unpack
+from coda_synth.evaluator.trace import trace_task
+from coda_synth.tasks.catalog import task
+from coda_synth.tasks.spec import STYLES, TaskSpec
+
+# The meaning of a program in float64 is allowed this much of the error that a kernel is allowed, this much of an
+# element (a scalar enters a kernel in fp32, a frequency as two floats), and this much of the largest one (sums that
+# cancel).
+MEANING_FACTOR = 2.0**-16
+MEANING_RELATIVE = 2.0**-22
+MEANING_FLOOR = 1e-13
+
+
+def facts_of(spec: TaskSpec, dtype: str) -> TaskFacts:
+    """The task as data."""
+    return TaskFacts(
+        signature(spec, dtype), spec.check_shapes, dict(spec.time_shapes), spec.gemms, _row_symbol(spec), STYLES
+    )
+
+
+def _row_symbol(spec: TaskSpec) -> str | None:
+    activations = [i.dims for i in spec.inputs if i.role == "activation" and i.dims]
+    first = activations[0][0]
+    inside = {s for i in spec.inputs if i.role == "weight" for d in i.dims for s in Dim.parse(d).all_symbols}
+    return first if first not in inside and all(dims[0] == first for dims in activations) else None
+
+
+def oracle(spec: TaskSpec, dtype: str, case: Case, device: str) -> Oracle:
+    """The exact outputs of a case, and the error allowed around them; of the case's rows alone where it names some."""
+    facts = facts_of(spec, dtype)
+    inputs = make_inputs(spec, facts.signature, case)
+    if case.rows is not None:
+        assert facts.row is not None
+        inputs = of_rows(inputs, facts.signature, facts.row, list(case.rows))
+    placed = {name: v.to(device) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+    found = correctness.bounds(spec, placed, getattr(torch, dtype), case.seed)
+    if case.rows is None:
+        return found
+    return Oracle(found.task, {o.name: found.outputs[o.name] for o in spec.outputs if o.dims[:1] == (facts.row,)})
+
+
+def exact_oracle(found: Oracle) -> Oracle:
+    """The same for a float64 evaluation of the candidate's algebra: only float64's roundoff is allowed."""
+    return Oracle(found.task, {name: _exact(allowed) for name, allowed in found.outputs.items()})
+
+
+def _exact(allowed: Allowed) -> Allowed:
+    size = allowed.exact.abs()
+    element = allowed.element * MEANING_FACTOR + size * MEANING_RELATIVE + size.max() * MEANING_FLOOR
+    return Allowed(allowed.exact, torch.float64, element, {})  # every element counts, so norms add nothing
+
+
+# ---- what the parent may ask -----------------------------------------------------------------------------------------
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@functools.lru_cache(maxsize=8)
+def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
+    return oracle(task(name), dtype, from_data(Case, json.loads(case_text)), _device())
+
+
+def _inputs_key(case: Case) -> str:
+    """Cases that differ in form or schedule alone share one oracle."""
+    only = Case("", case.sizes, case.seed, case.style, "", rows=case.rows)
+    return json.dumps(to_data(only), sort_keys=True)
+
+
+def _describe(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    return Message({"facts": to_data(facts_of(task(data["task"]), data["dtype"]))})
+
+
+def _trace(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    return Message({"graph": to_data(trace_task(task(data["task"])))})
+
+
+def _expect(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Computes oracles ahead of the outputs that will be held against them."""
+    for case in data["cases"]:
+        _oracle(data["task"], data["dtype"], _inputs_key(from_data(Case, case)))
+    return Message({})
+
+
+def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    case = from_data(Case, data["case"])
+    found = _oracle(data["task"], data["dtype"], _inputs_key(case))
+    outputs = {name: value.to(_device()) for name, value in unpack(data["tensors"], blobs).items()}
+    judgement: Judgement = correctness.judge_outputs(
+        exact_oracle(found) if case.form == "reference" else found, outputs
+    )
+    return Message({"judgement": to_data(judgement)})
+
+
+def _release(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Gives the GPU's memory back before somebody measures on it."""
+    _oracle.cache_clear()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return Message({})
+
+
+def _hello() -> Mapping[str, Any]:
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # the candidate child runs beside us
+    return {"torch": torch.__version__, "cuda": torch.cuda.is_available()}
+
+
+if __name__ == "__main__":
+    serve(
+        {"describe": _describe, "trace": _trace, "expect": _expect, "decide": _decide, "release": _release},
+        hello=_hello,
+    )

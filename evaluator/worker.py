@@ -1,0 +1,123 @@
+"""The candidate child: runs a candidate's meaning and its generated code, and hands back outputs, never an opinion of
+them.
+
+Started twice: with TRITON_INTERPRET=1 it interprets on the CPU, without it launches on the GPU. It makes its own
+inputs from the seed, and owns every buffer that a launch touches.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.program import Program, Signature
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.reference import evaluate
+from coda_synth.evaluator.buffers import fingerprint
+from coda_synth.evaluator.channel import Message, serve
+from coda_synth.evaluator.execution import Bound, bind, run_checked
+from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.gpu import driver_state
+from coda_synth.evaluator.inputs import Inputs, exact, make_inputs
+from coda_synth.evaluator.measure import measure
+from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.tensors import pack
+from coda_synth.tasks.catalog import task
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+
+
+@functools.lru_cache(maxsize=8)
+def _program(source: str, signature_text: str) -> Program:
+    return read(source, from_data(Signature, json.loads(signature_text)))
+
+
+def _asked(data: Mapping[str, Any]) -> tuple[Program, TaskFacts, Case]:
+    program = _program(data["source"], json.dumps(data["facts"]["signature"], sort_keys=True))
+    return program, from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
+
+
+def _meaning(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """The candidate's algebra in float64 on the CPU: what it says, whatever the lowering makes of it."""
+    program, facts, case = _asked(data)
+    inputs = exact(make_inputs(task(facts.name), facts.signature, case))
+    outputs = evaluate(program, facts.signature, inputs, dtype=torch.float64)
+    return _outputs({name: value.double().contiguous() for name, value in outputs.items()}, case, facts)
+
+
+@functools.lru_cache(maxsize=1)
+def _bound(source: str, facts_text: str, case_text: str) -> tuple[Bound, Inputs]:
+    """The candidate lowered for a case, its inputs made, everything in place on this child's device. The last one is
+    kept, since the shape that was checked is the one that is timed next."""
+    facts, case = from_data(TaskFacts, json.loads(facts_text)), from_data(Case, json.loads(case_text))
+    program = _program(source, json.dumps(to_data(facts.signature), sort_keys=True))
+    form = None if case.form == "auto" else case.form
+    generated = lower(
+        program, facts.signature, case.sizes, form=form, schedules=case.schedules, processors=case.processors
+    )
+    inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
+    return bind(generated, inputs, DEVICE), inputs
+
+
+def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:
+    return _bound(data["source"], json.dumps(data["facts"], sort_keys=True), json.dumps(data["case"], sort_keys=True))
+
+
+def _execute(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """One case through the generated code: the outputs, and the faults that the judge's memory shows."""
+    bound, _ = _in_place(data)
+    faults = run_checked(bound)
+    bits = {name: fingerprint(value) for name, value in bound.outputs().items()}
+    answer = _outputs(bound.outputs(), from_data(Case, data["case"]), from_data(TaskFacts, data["facts"]))
+    return Message({**answer.data, "faults": faults, "form": bound.generated.form, "bits": bits}, answer.blobs)
+
+
+def _outputs(outputs: Mapping[str, torch.Tensor], case: Case, facts: TaskFacts) -> Message:
+    if case.rows is not None:
+        with_row = {o.name for o in facts.signature.outputs if o.dims and str(o.dims[0]) == facts.row}
+        outputs = {name: value[list(case.rows)] for name, value in outputs.items() if name in with_row}
+    heads, packed = pack(outputs)
+    return Message({"tensors": heads}, packed)
+
+
+def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Times a candidate that passed at one shape, beside its baselines, and leaves the GPU's memory free."""
+    facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
+    bound, inputs = _in_place(data)
+    found = measure(bound, task(facts.name), case.sizes, inputs, data["seconds"])
+    del bound, inputs
+    _bound.cache_clear()
+    torch.cuda.empty_cache()
+    return Message({"measured": to_data(found)})
+
+
+def _hello() -> Mapping[str, Any]:
+    if INTERPRETED:
+        toolchain.repair_interpreter()
+        torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # the reference child runs beside us
+        return {}
+    import triton
+
+    props = torch.cuda.get_device_properties(0)
+    return {
+        "device": props.name,
+        "sms": str(props.multi_processor_count),
+        "gpu": str(getattr(props, "uuid", props.name)),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
+        "driver": driver_state("driver_version"),
+    }
+
+
+if __name__ == "__main__":
+    serve({"meaning": _meaning, "execute": _execute, "measure": _measure}, hello=_hello)
