@@ -64,5 +64,12 @@ class TaskSpec:
         module = inspect.getmodule(self.reference)
         return inspect.getsource(module) if module else inspect.getsource(self.reference)
 
+    @property
+    def reference_source(self) -> str:
+        """The reference and the functions beside it, without inputs and shapes: what an author of programs is shown."""
+        module = inspect.getmodule(self.reference)
+        own = [f for f in vars(module).values() if inspect.isfunction(f) and inspect.getmodule(f) is module]
+        return "\n\n".join(inspect.getsource(f).rstrip() for f in own if f is not self.make_inputs)
+
 
 STYLES = ("normal", "skewed", "small", "large", "integers", "one_hot", "repeated_rows", "adversarial_rows")

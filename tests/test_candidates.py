@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from coda_synth.coda_api.program import Program
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
@@ -12,6 +11,7 @@ from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outp
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 from coda_synth.tasks.spec import STYLES
+
 from tests import mutations
 
 BF16 = torch.bfloat16

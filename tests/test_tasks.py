@@ -140,6 +140,13 @@ def test_the_source_is_the_modules_text() -> None:
     assert "F.silu(gate) * up" in text and "make_inputs" in text
 
 
+def test_an_author_is_shown_the_reference_and_not_the_checks() -> None:
+    text = task("linear_rope").reference_source
+    assert "def rotate_half(" in text and "def apply_rotary(" in text and text.count("def reference(") == 1
+    assert all("make_inputs" not in task(name).reference_source for name in TASKS)
+    assert all("check_shapes" not in task(name).reference_source for name in TASKS)
+
+
 def test_signatures_speak_the_languages_types() -> None:
     made = signature(task("linear_rope"))
     kinds = {i.name: (str(i.type), i.dtype, i.role) for i in made.inputs}

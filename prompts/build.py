@@ -1,0 +1,96 @@
+"""Puts the prompt of one request together from plain strings: the stable system text, and the user text.
+
+It knows no type of the compiler or the record; the caller hands in rows and texts, and gets (system, user) back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coda_synth.prompts.render import render
+
+EXAMPLES = 3  # worked programs shown, the longest first: they use the most of the language
+OTHERS = 12  # further attempts listed, the latest
+
+Row = tuple[str, str, str, str, str]
+
+
+def build_prompt(
+    words: Sequence[Row],
+    hints: Sequence[str],
+    examples: Mapping[str, str],
+    task: Mapping[str, str],
+    shapes: Sequence[tuple[str, str, float]],
+    history: Mapping[str, object] | None = None,
+) -> tuple[str, str]:
+    """The system text, which stays the same for a whole run, and the user text of one request.
+
+    words: (heading, units, signature, doc, example) for each word of the language, in the table's order.
+    hints: the names of the schedule hints. examples: worked programs by the name of their task; the task's own is left
+    out. task: name, summary, source (its reference), header (the first line of its @program), outputs,
+    weights, dtype (of activations) and device, each a text. shapes: (label, sizes, bound in microseconds on device).
+    history: None before the first attempt, else
+      last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the
+      reply held none;
+      others: one line for every other attempt, oldest first.
+    Raises TemplateError where a name of `task` is missing or unknown, KeyError for one of an attempt.
+    """
+    system = render("system", language=language_reference(words, hints), examples=_examples(examples, task["name"]))
+    user = render("task", **task, shapes="\n".join(_shape(*row) for row in shapes))
+    return system, f"{user}\n\n{_feedback(history)}" if history else user
+
+
+def language_reference(words: Sequence[Row], hints: Sequence[str]) -> str:
+    """The rules and the whole vocabulary, grouped under its headings."""
+    lines: list[str] = []
+    heading = ""
+    for group, units, signature, doc, example in words:
+        if group != heading:
+            heading = group
+            lines += ["", f"### {heading}", ""]
+        shown = "" if signature in example else f" As in `{example}`"
+        lines.append(f"- `{signature}` [{units}] {doc}{shown}")
+    return render("language", words="\n".join(lines).strip(), hints=", ".join(hints))
+
+
+def _examples(programs: Mapping[str, str], own: str) -> str:
+    others = sorted((name for name in programs if name != own), key=lambda name: (-len(programs[name]), name))
+    return "\n\n".join(f"{name}:\n\n{_fenced(programs[name])}" for name in others[:EXAMPLES])
+
+
+def _fenced(program: str) -> str:
+    return f"```\n{program.strip()}\n```"
+
+
+def _shape(label: str, sizes: str, microseconds: float) -> str:
+    return f"- {label}: {sizes}: {microseconds:.0f} us"
+
+
+def _feedback(history: Mapping[str, object]) -> str:
+    last: Mapping[str, str] = history["last"]  # type: ignore[assignment]
+    best: Mapping[str, str] | None = history["best"]  # type: ignore[assignment]
+    others: Sequence[str] = history["others"]  # type: ignore[assignment]
+    return render(
+        "feedback",
+        last_id=last["id"],
+        last_verdict=last["verdict"],
+        last_program=_fenced(last["program"]) if last["program"] else "(The reply held no program.)",
+        last_report=last["report"],
+        best=_best(best, last["id"]),
+        others=_others(others),
+    )
+
+
+def _best(best: Mapping[str, str] | None, last: str) -> str:
+    if best is None:
+        return "No program has passed yet."
+    if best["id"] == last:
+        return "It is the program above."
+    return f"{best['id']}: {best['report']}\n\n{_fenced(best['program'])}"
+
+
+def _others(lines: Sequence[str]) -> str:
+    if not lines:
+        return "None."
+    left_out = [f"- ({len(lines) - OTHERS} earlier ones are not listed)"] if len(lines) > OTHERS else []
+    return "\n".join([*left_out, *(f"- {line}" for line in lines[-OTHERS:])])

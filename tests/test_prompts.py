@@ -1,0 +1,101 @@
+"""Prompts: strict templates, a reference that says every word of the table, examples of other operators only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import HINTS
+from coda_synth.coda_api.words import WORDS
+from coda_synth.prompts.build import OTHERS, build_prompt, language_reference
+from coda_synth.prompts.render import TemplateError, fill, render
+from coda_synth.tasks.catalog import task_names, worked_candidate
+
+ROWS = [(w.group.value, ", ".join(sorted(p.value for p in w.places)), w.signature, w.doc, w.example) for w in WORDS]
+TASK = {
+    "name": "linear_swiglu",
+    "summary": "act = silu(x w_gate^T) * (x w_up^T)",
+    "source": "def reference(x): return {'act': x}  # braces {{like}} these stay",
+    "header": 'def linear_swiglu(x: Tensor["T", "D"]):',
+    "outputs": 'act ["T", "F"] (bfloat16)',
+    "weights": "w_gate, w_up",
+    "dtype": "bfloat16",
+    "device": "H200",
+}
+SHAPES = [("llama3-8b", "T=8192, D=4096, F=14336", 1944.4), ("odd", "T=7919, D=3000, F=8008", 771.0)]
+
+
+def prompt(history: dict[str, Any] | None = None, **changed: str) -> tuple[str, str]:
+    programs = {name: worked_candidate(name) for name in task_names()}
+    return build_prompt(ROWS, HINTS, programs, {**TASK, **changed}, SHAPES, history)
+
+
+def attempt(name: str, verdict: str = "REJECTED") -> dict[str, str]:
+    return {"id": name, "program": f"# program {name}\n", "verdict": verdict, "report": f"report of {name}"}
+
+
+def test_a_missing_an_unused_and_a_wrong_name_are_errors() -> None:
+    assert fill("a {{b}} c", {"b": "{{d}}"}) == "a {{d}} c"
+    with pytest.raises(TemplateError, match="the template: b is missing; d is given but not used"):
+        fill("a {{b}} c", {"d": "x"})
+    with pytest.raises(TemplateError, match="b is no text"):
+        fill("{{b}}", {"b": 3})  # type: ignore[dict-item]
+    with pytest.raises(TemplateError, match="task: device is missing; .*name is missing"):
+        render("task")
+    with pytest.raises(TemplateError, match="task: extra is given but not used"):
+        prompt(extra="x")
+
+
+def test_the_language_reference_says_every_word_once_under_its_heading() -> None:
+    text = language_reference(ROWS, HINTS)
+    for word in WORDS:
+        assert f"`{word.signature}`" in text and word.doc in text
+        assert word.example in text or word.signature in word.example
+        assert text.count(f"### {word.group.value}\n") == 1
+    assert all(hint in text for hint in HINTS)
+
+
+def test_the_system_text_depends_on_the_task_by_its_examples_only() -> None:
+    first, second = prompt()[0], prompt(attempt_history())[0]
+    assert first == second
+    assert "def linear_swiglu(" not in first and "def residual_rmsnorm_swiglu(" in first
+    shown = [block for block in first.split("```\n") if "@program" in block and "def " in block]
+    assert len(shown) == 3
+    assert all(read(block.split("```")[0]).docstring for block in shown)
+    other = prompt(name="residual_rmsnorm_swiglu")[0]
+    assert "def residual_rmsnorm_swiglu(" not in other
+
+
+def attempt_history(best: dict[str, str] | None = None, others: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"last": attempt("aaa"), "best": best, "others": others}
+
+
+def test_the_task_text_gives_reference_header_and_bounds() -> None:
+    user = prompt()[1]
+    assert TASK["source"] in user and TASK["header"] in user
+    assert "- llama3-8b: T=8192, D=4096, F=14336: 1944 us" in user
+    assert "What was tried" not in user
+
+
+def test_feedback_shows_the_last_the_best_and_a_line_for_every_other() -> None:
+    user = prompt(attempt_history(attempt("bbb", "PASSED"), ("ccc: INCORRECT", "ddd: PASSED, 2100 us")))[1]
+    assert "# program aaa" in user and "report of aaa" in user and "(aaa): REJECTED" in user
+    assert "bbb: report of bbb" in user and "# program bbb" in user
+    assert "- ccc: INCORRECT\n- ddd: PASSED, 2100 us" in user
+
+
+def test_feedback_without_a_best_and_with_the_last_as_best() -> None:
+    assert "No program has passed yet." in prompt(attempt_history())[1]
+    same = prompt(attempt_history(attempt("aaa", "PASSED")))[1]
+    assert "It is the program above." in same and same.count("# program aaa") == 1
+
+
+def test_a_reply_without_a_program_is_said_to_be_one() -> None:
+    history = {**attempt_history(), "last": {**attempt("aaa", "no program"), "program": ""}}
+    assert "(The reply held no program.)" in prompt(history)[1]
+
+
+def test_long_histories_are_cut_and_say_so() -> None:
+    user = prompt(attempt_history(others=tuple(f"line {i}" for i in range(OTHERS + 5))))[1]
+    assert "(5 earlier ones are not listed)" in user and "- line 4\n" not in user and "- line 16" in user
