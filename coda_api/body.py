@@ -107,7 +107,7 @@ class Body:
             if isinstance(statement, ast.Return):
                 outputs = self.guard(lambda s=statement, last=last: self._return(s, last), outputs)  # type: ignore[misc]
             else:
-                self.guard(lambda s=statement: self._statement(s), None)  # type: ignore[misc]
+                self._guarded_statement(statement)
         if not any(isinstance(s, ast.Return) for s in self.unit.node.body):
             self.report.add(
                 rules.ReturnForm(
@@ -123,6 +123,13 @@ class Body:
         except Broken as broken:
             self.report.add(broken)
             return otherwise
+
+    def _guarded_statement(self, node: ast.stmt) -> None:
+        try:
+            self._statement(node)
+        except Broken as broken:
+            self.report.add(broken)
+            self.names |= {name: unknown(node) for name in assigned(node) if name not in self.unit.types}
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -463,6 +470,11 @@ class Body:
         self._depth[id(value)] = 1 + max((self._depth.get(id(a), 0) for a in value.args), default=0)
         self._kept.append(value)
         return value
+
+
+def assigned(node: ast.stmt) -> set[str]:
+    """Every name that a statement assigns, so that a broken one raises no second error where the name is read."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def return_items(node: ast.Return) -> list[tuple[str, ast.expr, ast.expr]]:

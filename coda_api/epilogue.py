@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from coda_synth.coda_api import rules
-from coda_synth.coda_api.body import Body, is_unknown, over, unknown
+from coda_synth.coda_api.body import Body, over, unknown
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Kind, Type, TypeKind, Value
 from coda_synth.coda_api.rules import Broken, Report, did_you_mean, shown

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
-from torch.nn import functional
-
 from coda_synth.coda_api.dims import Dim, DimSizeError
 from coda_synth.coda_api.program import Call
 from coda_synth.coda_api.storage import torch_name
+from torch import Tensor
+from torch.nn import functional
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from coda_synth.coda_api.meaning import ELEMENTWISE, Lengths, rounded
 from coda_synth.coda_api.program import Call, Preparation, Value, walk
+from torch import Tensor
 
 
 def _interleave(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
@@ -63,7 +62,8 @@ def prepare(
 def _value(value: Value, args: list[Tensor], inputs: Mapping[str, Any], lengths: Lengths) -> Tensor:
     match value.word:
         case "param":
-            return torch.as_tensor(inputs[str(value.attrs["name"])])
+            given = inputs[str(value.attrs["name"])]
+            return given if isinstance(given, Tensor) else torch.tensor(float(given), dtype=torch.float64)
         case "number":
             return torch.tensor(float(value.attrs["value"]), dtype=torch.float64)  # type: ignore[arg-type]
         case "size":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from coda_synth.coda_api.arranging import read_preparation
 from coda_synth.coda_api.epilogue import read_kernel
@@ -42,7 +43,9 @@ def _read_program(
     if not file.programs:
         return None
     program = file.programs[0]
-    wiring = Wiring(program, units, file.constants, signature, report, file.broken)
+    wanted = {i.name: i.type for i in signature.inputs} if signature else {}
+    trusted = replace(program, types={name: wanted.get(name, type) for name, type in program.types.items()})
+    wiring = Wiring(trusted, units, file.constants, signature, report, file.broken)
     wiring.read()
     if signature:
         check_signature(program, wiring.outputs, signature, report)

@@ -12,8 +12,6 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from coda_synth.coda_api.dims import Dim, bind_sizes
 from coda_synth.coda_api.meaning import ELEMENTWISE, Lengths, rounded
 from coda_synth.coda_api.preparation import prepare
@@ -31,6 +29,7 @@ from coda_synth.coda_api.program import (
     walk,
 )
 from coda_synth.coda_api.storage import stored_dtype
+from torch import Tensor
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
@@ -183,9 +182,7 @@ class _Unit:
         given = self.given[str(value.attrs["name"])]
         if isinstance(given, Partial):
             return Partial(given.values.to(self.dtype), given.lengths)
-        x = torch.as_tensor(given)
-        if value.kind is Kind.FLOAT:
-            x = x.to(self.dtype)
+        x = torch.as_tensor(given, dtype=self.dtype if value.kind is Kind.FLOAT else None)
         if value.rows is not None and value.cols is not None:
             return x
         return x.reshape(1, -1) if value.cols is not None else x.reshape(-1, 1)
@@ -212,7 +209,7 @@ class _Unit:
     def _gemm(self, value: Value) -> Tensor:
         assert isinstance(self.call.unit, Kernel) and self.call.unit.gemm
         gemm = self.call.unit.gemm
-        a, b = (torch.as_tensor(self.given[name]).to(self.dtype) for name in (gemm.a, gemm.b))
+        a, b = (torch.as_tensor(self.given[name], dtype=self.dtype) for name in (gemm.a, gemm.b))
         return (a.T if gemm.a_transposed else a) @ (b.T if gemm.b_transposed else b)
 
     def _even(self, value: Value, x: Tensor) -> Tensor:

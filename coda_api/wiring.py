@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from coda_synth.coda_api import rules
-from coda_synth.coda_api.body import return_items
+from coda_synth.coda_api.body import assigned, return_items
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.finishing import Together
 from coda_synth.coda_api.program import Call, Form, Ref, Signature, Type, TypeKind, Unit, Value
@@ -62,6 +62,8 @@ class Wiring:
                 self._statement(statement, last=position == len(body) - 1)
             except Broken as broken:
                 self.report.add(broken)
+                for name in assigned(statement):
+                    self.results.setdefault(name, None)
         if not any(isinstance(s, ast.Return) for s in body):
             self.report.add(
                 rules.ReturnForm(
@@ -238,6 +240,8 @@ class Wiring:
         self, call: ast.Call, checked: CheckedUnit, arguments: Mapping[str, tuple[Actual, ast.expr]]
     ) -> dict[str, Dim] | None:
         """The program's dim for every symbol of the unit; None where an error hides it."""
+        if checked.unit is None:
+            return None  # what is wrong with the unit is said already
         pending: list[tuple[Dim, Dim, str, ast.expr]] = []
         intact = True
         for name, (actual, node) in arguments.items():
@@ -249,17 +253,17 @@ class Wiring:
             elif declared.dims:
                 pending += [(d, a, name, node) for d, a in zip(declared.dims, actual.type.dims, strict=True)]
         binding = _solve([(local, given) for local, given, _, _ in pending])
-        for local, given, name, node in pending:
-            if not local.all_symbols <= binding.keys():
-                intact = False
-            elif local.substitute(binding) != given:
-                intact = False
-                self._report_dim(node, checked, name, local, given, binding)
         free = sorted(checked.text.symbols - binding.keys())
         if intact and free:
-            message = f'{checked.text.name}: the dim "{free[0]}" follows from no argument; a parameter {free[0].lower()}: Size["{free[0]}"] would bring it in'
-            self.report.add(rules.CallDim(call, message))
-            return None
+            raise rules.CallDim(
+                call,
+                f'{checked.text.name}: the dim "{free[0]}" follows from no argument; a parameter '
+                f'{free[0].lower()}: Size["{free[0]}"] would bring it in',
+            )
+        for local, given, name, node in pending:
+            if local.all_symbols <= binding.keys() and local.substitute(binding) != given:
+                intact = False
+                self._report_dim(node, checked, name, local, given, binding)
         return binding if intact else None
 
     def _fits(self, node: ast.expr, checked: CheckedUnit, name: str, declared: Type, given: Type) -> bool:
@@ -321,14 +325,13 @@ class Wiring:
             if name in self.outputs:
                 raise rules.DuplicateName(key, f"{name!r} is returned twice")
             actual = self._actual(item)
-            self._check_output(item, actual)
             self.outputs[name] = actual.ref
-            if self.signature and actual.type:
+            if self._check_output(item, actual) and self.signature:
                 self._check_declared(item, name, actual)
 
-    def _check_output(self, node: ast.expr, actual: Actual) -> None:
+    def _check_output(self, node: ast.expr, actual: Actual) -> bool:
         if actual.type is None:
-            return
+            return False
         problem = None
         if actual.ref.call is None:
             problem = f"{shown(node)} is not computed; a program returns outputs of its calls"
@@ -338,11 +341,12 @@ class Wiring:
             problem = f"{shown(node)} is a partial, whose shape depends on the tiling; finish it in a @finisher"
         if problem:
             self.report.add(rules.ProgramOutput(node, problem))
+        return problem is None
 
     def _check_declared(self, node: ast.expr, name: str, actual: Actual) -> None:
         assert self.signature and actual.type
         declared = next((o for o in self.signature.outputs if o.name == name), None)
-        if declared is None or actual.type.kind is TypeKind.PARTIAL or actual.ref.call is None:
+        if declared is None:
             return
         if actual.type.dims != declared.dims:
             self.report.add(
