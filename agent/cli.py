@@ -1,0 +1,156 @@
+"""The command line: what can be asked, and how it ends. Heavy imports belong inside the command bodies, never here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from coda_synth.agent.cli_failure import Exit, as_failure
+from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS
+
+from coda_synth import __version__
+
+_EXITS = """exit codes:
+  0    done, and what was asked passed
+  1    the candidate, or every candidate of the run, did not pass
+  2    bad usage or bad input
+  3    this machine cannot do it: no key, no GPU where one was asked for, an unwritable folder
+  70   a fault of coda-synth itself; the message says where the details are
+  130  interrupted
+settings: coda-synth.toml or [tool.coda-synth] in pyproject.toml, then CODA_SYNTH_<NAME>, then the options."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code; no exception leaves it but argparse's own exit."""
+    args = _parser().parse_args(argv)
+    if args.command is None:
+        _parser().print_help()
+        return Exit.OK
+    try:
+        return int(_body(args.body)(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # the reader went away, as in `| head`; leave quietly, and keep exit from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except Exception as error:
+        failure = as_failure(error)
+        if getattr(args, "json", False):
+            print(json.dumps({"error": str(failure), "exit": int(failure.code)}))
+        print(f"coda-synth: {failure}", file=sys.stderr)
+        return failure.code
+
+
+def _body(place: str) -> Callable[[argparse.Namespace], Exit]:
+    module, _, function = place.partition(":")
+    body: Callable[[argparse.Namespace], Exit] = getattr(import_module(f"coda_synth.agent.{module}"), function)
+    return body
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="coda-synth",
+        description="Fast GPU kernels for Transformers: a task goes in, a judged and ranked kernel comes out.",
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"coda-synth {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for add in (_synth, _evaluate, _tasks, _prompt, _show, _leaderboard, _export, _doctor):
+        add(commands)
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction, name: str, body: str, text: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document on stdout")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.set_defaults(body=body, **dict.fromkeys(NAMES))
+    return parser
+
+
+def _judge_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=DEVICES, help="where to check and time (auto: a GPU if there is one)")
+    parser.add_argument("--target", metavar="ARCH", help="the GPU to build for (sm_90)")
+    parser.add_argument("--seed", type=int, help="make the inputs, and so the checks, repeatable")
+
+
+def _runs_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", metavar="PATH", help="the folder of the record (runs)")
+
+
+def _synth(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "synth", "cli_synth:synth", "make kernels for tasks, judge them and keep the record")
+    parser.add_argument("task", nargs="*", metavar="TASK")
+    parser.add_argument("--all", action="store_true", help="every task, one run each")
+    parser.add_argument("--provider", choices=PROVIDERS, help="who writes the candidates (planner: needs no key)")
+    parser.add_argument("--model", help="the model's id, for a paid or local provider")
+    parser.add_argument("--base-url", metavar="URL", help="another address of the service")
+    parser.add_argument("--replies", metavar="PATH", help="the replies that the scripted provider replays")
+    parser.add_argument("--attempts", type=int, metavar="N", help="at most N candidates a run (6)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="at most M minutes a run (8)")
+    _judge_options(parser)
+    _runs_option(parser)
+
+
+def _evaluate(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "evaluate", "cli_evaluate:evaluate", "judge one candidate file")
+    parser.add_argument("file", metavar="FILE", help="a .coda file; - reads stdin")
+    parser.add_argument("--task", required=True, help="the task that it must compute")
+    parser.add_argument("--no-measure", action="store_true", help="stop after the checks")
+    _judge_options(parser)
+
+
+def _tasks(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(
+        commands, "tasks", "cli_tasks:tasks", "list the tasks: inputs, outputs, shapes and the bound to approach"
+    )
+    parser.add_argument("--target", metavar="ARCH", help="the GPU whose bound to give (sm_90)")
+
+
+def _prompt(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "prompt", "cli_tasks:prompt", "print exactly what a model would be sent first")
+    parser.add_argument("task", metavar="TASK")
+
+
+def _show(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "show", "cli_record:show", "show a run: its attempts, the best, and why it is the best")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run's id, or its beginning; left out: the latest")
+    parser.add_argument("--attempt", type=int, metavar="STEP", help="one attempt in full")
+    _runs_option(parser)
+
+
+def _leaderboard(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(
+        commands,
+        "leaderboard",
+        "cli_record:leaderboard",
+        "rank all candidates that passed, measured and modelled apart",
+    )
+    parser.add_argument("--task", help="only this task")
+    _runs_option(parser)
+
+
+def _export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "export", "cli_record:export", "write a candidate that passed as a standalone package")
+    parser.add_argument(
+        "source",
+        metavar="RUN|FILE",
+        nargs="?",
+        help="a run (its best candidate) or a .coda file; left out: the best of --task",
+    )
+    parser.add_argument("--task", help="the task, where it does not follow from the run")
+    parser.add_argument("--out", metavar="DIR", required=True, help="the folder to make; it must not exist yet")
+    _judge_options(parser)
+    _runs_option(parser)
+
+
+def _doctor(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "doctor", "cli_tasks:doctor", "say what this machine can do")
+    _runs_option(parser)

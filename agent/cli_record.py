@@ -1,0 +1,153 @@
+"""`coda-synth show`, `leaderboard` and `export`: what the record holds, and what can be taken out of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coda_synth.agent import config
+from coda_synth.agent.cli_failure import Exit, Failure
+
+if TYPE_CHECKING:
+    from coda_synth.evaluator.evaluation import Candidate, Evaluation
+    from coda_synth.runs.record import Attempt
+    from coda_synth.runs.store import Record
+
+
+def show(args: argparse.Namespace) -> Exit:
+    """Prints a run, or one of its attempts in full."""
+    from coda_synth.agent.cli_run import print_run
+    from coda_synth.agent.cli_view import console, print_json
+    from coda_synth.runs.report import report
+
+    record = _record(args, args.run or "latest")
+    if args.attempt is not None:
+        return _show_attempt(args, record)
+    found = report(record.run, record.attempts)
+    folder = Path(config.of(args).runs) / record.run.id
+    if args.json:
+        print_json({"report": found, "attempts": record.attempts, "folder": str(folder), "note": record.note})
+    else:
+        print_run(console(), found, folder, runs_option(args), record.note)
+    return Exit.OK
+
+
+def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
+    from coda_synth.agent.cli_report import report
+    from coda_synth.agent.cli_view import console, print_json
+
+    attempt = next((a for a in record.attempts if a.step == args.attempt), None)
+    if attempt is None:
+        raise Failure(f"run {record.run.id} has no step {args.attempt}; it has {len(record.attempts)} attempts")
+    if args.json:
+        print_json(attempt)
+        return Exit.OK
+    screen = console()
+    text = attempt.candidate.source if attempt.candidate else attempt.reply
+    screen.print(f"step {attempt.step}: {attempt.outcome}. {attempt.note}", markup=False)
+    screen.print(text, markup=False, soft_wrap=True)
+    if attempt.evaluation:
+        for part in report(attempt.evaluation, text, "candidate"):
+            screen.print(part)
+    return Exit.OK
+
+
+def leaderboard(args: argparse.Namespace) -> Exit:
+    """Prints every task's ranking, measured and modelled apart."""
+    from coda_synth.agent.cli_run import print_board
+    from coda_synth.agent.cli_tasks import known_task
+    from coda_synth.agent.cli_view import console, print_json
+    from coda_synth.runs.leaderboard import board
+    from coda_synth.runs.store import Store
+
+    task = known_task(args.task) if args.task else None
+    found = board(Store(Path(config.of(args).runs)), task)
+    if args.json:
+        print_json(found)
+    else:
+        print_board(console(), found)
+    return Exit.OK
+
+
+def export(args: argparse.Namespace) -> Exit:
+    """Writes the package; judges first where the candidate is a file, for only what passed is exported."""
+    from coda_synth.agent.cli_view import console, print_json, progress
+    from coda_synth.runs.export import ExportError, NotPassed, write
+
+    out = Path(args.out)
+    if out.exists():
+        raise Failure(f"{out} exists already; an export never writes over anything, so name a new folder with --out")
+    candidate, evaluation = _chosen(args)
+    from coda_synth.tasks.catalog import task as find
+
+    try:
+        with progress(args) as screen:
+            screen.say(f"writing {out}")
+            package = write(find(candidate.task), candidate, evaluation, out)
+    except ExportError as error:
+        raise Failure(str(error), Exit.NOT_PASSED if isinstance(error, NotPassed) else Exit.ENVIRONMENT) from None
+    if args.json:
+        print_json({"folder": str(out), "package": package, "candidate": candidate.id, "task": candidate.task})
+        return Exit.OK
+    lines = [
+        f"{candidate.task}, candidate {candidate.id}, is now the package {package} in {out}",
+        "Next:",
+        f"  pip install {out}",
+        f"  python -m pytest {out}",
+    ]
+    for line in lines:
+        console().print(line, markup=False, soft_wrap=True)
+    return Exit.OK
+
+
+def _chosen(args: argparse.Namespace) -> tuple[Candidate, Evaluation]:
+    """From a file (judged now), from a run (its best), or the best of a task in all runs."""
+    if args.source and (args.source.endswith(".coda") or Path(args.source).is_file()):
+        if not args.task:
+            raise Failure("a candidate file says no task; add --task T")
+        from coda_synth.agent.cli_evaluate import judged
+
+        return judged(args, args.source)
+    if args.source:
+        record = _record(args, args.source)
+        if args.task and args.task != record.run.task:
+            raise Failure(f"run {record.run.id} is of the task {record.run.task}, not {args.task}")
+        return _best(record.attempts, f"in run {record.run.id}")
+    if not args.task:
+        raise Failure(
+            "say what to export: a run, a candidate file with --task T, or --task T for the best in the record"
+        )
+    return _best(_all_attempts(args), f"of {args.task} in the record")
+
+
+def _best(attempts: tuple[Attempt, ...], where: str) -> tuple[Candidate, Evaluation]:
+    from coda_synth.runs.ranking import best
+
+    found = best(attempts)
+    if found is None or found.candidate is None or found.evaluation is None:
+        last = next((a.evaluation for a in reversed(attempts) if a.evaluation), None)
+        why = f"; the last verdict was {last.verdict}: {last.diagnostics[0]}" if last and last.diagnostics else ""
+        raise Failure(f"no candidate {where} passed, and only one that passed is exported{why}", Exit.NOT_PASSED)
+    return found.candidate, found.evaluation
+
+
+def _all_attempts(args: argparse.Namespace) -> tuple[Attempt, ...]:
+    from coda_synth.agent.cli_tasks import known_task
+    from coda_synth.runs.store import Store
+
+    task, store = known_task(args.task), Store(Path(config.of(args).runs))
+    records = (store.read(run_id) for run_id in store.ids())
+    return tuple(attempt for record in records if record.run.task == task for attempt in record.attempts)
+
+
+def _record(args: argparse.Namespace, name: str) -> Record:
+    from coda_synth.runs.store import Store
+
+    store = Store(Path(config.of(args).runs))
+    return store.read(store.resolve(name))
+
+
+def runs_option(args: argparse.Namespace) -> str:
+    """What the next command needs to find the same record."""
+    return f" --runs {args.runs}" if args.runs else ""

@@ -1,0 +1,127 @@
+"""`coda-synth tasks`, `prompt` and `doctor`: what can be asked for, what a model is told, what this machine can do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coda_synth.agent import config
+from coda_synth.agent.cli_failure import Exit, Failure
+
+if TYPE_CHECKING:
+    from coda_synth.tasks.spec import TaskSpec
+
+
+def known_task(name: str) -> str:
+    """The name itself, if there is such a task; raises Failure with the nearest names. Loads no torch."""
+    from coda_synth.tasks.catalog import UnknownTask, task_names
+
+    if name not in task_names():
+        raise Failure(str(UnknownTask(name)))
+    return name
+
+
+def known_target(name: str) -> str:
+    """The target itself, if the cost model and the build know it; raises Failure."""
+    from coda_synth.coda_api.devices import UnknownDevice, device
+
+    try:
+        device(name)
+    except UnknownDevice as error:
+        raise Failure(str(error)) from None
+    return name
+
+
+def tasks(args: argparse.Namespace) -> Exit:
+    """Prints every task with its dims, shapes and the bound that no kernel can beat."""
+    target = known_target(config.of(args).target)
+    from coda_synth.agent.cli_view import console, print_json
+    from coda_synth.tasks.catalog import task, task_names
+
+    described = [_described(task(name), target) for name in task_names()]
+    if args.json:
+        print_json(described)
+        return Exit.OK
+    screen = console()
+    for entry in described:
+        for line in _lines(entry):
+            screen.print(line, markup=False, soft_wrap=True)
+    return Exit.OK
+
+
+def _described(spec: TaskSpec, target: str) -> dict[str, Any]:
+    inputs = [{"name": i.name, "dims": i.dims, "dtype": i.dtype, "role": i.role} for i in spec.inputs]
+    outputs = [{"name": o.name, "dims": o.dims, "dtype": o.dtype} for o in spec.outputs]
+    shapes = [_shape(spec, label, sizes, target) for label, sizes in spec.time_shapes.items()]
+    head = {"name": spec.name, "summary": spec.summary, "dtypes": spec.dtypes}
+    return {**head, "inputs": inputs, "outputs": outputs, "shapes": shapes}
+
+
+def _shape(spec: TaskSpec, label: str, sizes: Mapping[str, int], target: str) -> dict[str, Any]:
+    from coda_synth.coda_api.cost import bound_s, task_bytes, task_flops
+    from coda_synth.coda_api.devices import device
+    from coda_synth.evaluator.signature import signature
+
+    dtype = spec.dtypes[0]
+    typed, part = signature(spec, dtype), device(target)
+    flops, moved = task_flops(spec.gemms, sizes), task_bytes(typed, sizes)
+    compute = flops / part.peak_flops(dtype) > moved / part.peak_bytes_per_s
+    return {
+        "label": label,
+        "sizes": sizes,
+        "flops": flops,
+        "bytes": moved,
+        "device": part.name,
+        "bound_ms": 1e3 * bound_s(typed, spec.gemms, sizes, part),
+        "bound_by": "arithmetic" if compute else "memory",
+    }
+
+
+def _lines(entry: dict[str, Any]) -> list[str]:
+    def typed(tensor: dict[str, Any]) -> str:
+        role = " (weight)" if tensor.get("role") == "weight" else ""
+        return f"{tensor['name']}[{', '.join(tensor['dims'])}]{role}" if tensor["dims"] else tensor["name"]
+
+    lines = [
+        f"{entry['name']}: {entry['summary']}",
+        f"  takes {', '.join(map(typed, entry['inputs']))}",
+        f"  gives {', '.join(map(typed, entry['outputs']))}; {', '.join(entry['dtypes'])}",
+    ]
+    for shape in entry["shapes"]:
+        sizes = " ".join(f"{name}={size}" for name, size in shape["sizes"].items())
+        bound = f"at least {shape['bound_ms']:.3f} ms on {shape['device']} ({shape['bound_by']})"
+        lines.append(f"  {shape['label']:<10} {sizes}: {bound}")
+    return lines
+
+
+def prompt(args: argparse.Namespace) -> Exit:
+    """Prints the first request of a run, word for word."""
+    name = known_task(args.task)
+    from coda_synth.agent.cli_view import print_json
+    from coda_synth.agent.prompting import prompt as first_prompt
+    from coda_synth.agent.strategy import choose
+    from coda_synth.tasks.catalog import task
+
+    made = first_prompt(task(name), (), choose(()))
+    if args.json:
+        print_json(made)
+    else:
+        print(f"=== system\n{made.system}\n\n=== user\n{made.user}")
+    return Exit.OK
+
+
+def doctor(args: argparse.Namespace) -> Exit:
+    """Prints what was found; ENVIRONMENT where something is missing without which nothing works."""
+    from coda_synth.agent.cli_view import console, print_json, progress, table
+    from coda_synth.agent.doctor import examine
+
+    with progress(args) as screen:
+        findings = examine(Path(config.of(args).runs), screen.say)
+    if args.json:
+        print_json(findings)
+    else:
+        rows = [(f.name, f.state, f.text) for f in findings]
+        console().print(table(("what", "state", "found"), rows))
+    return Exit.ENVIRONMENT if any(f.state == "missing" for f in findings) else Exit.OK

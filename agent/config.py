@@ -1,0 +1,104 @@
+"""Settings from their three sources, weakest first: a file, the environment, the command line. Reads no API keys."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+PROVIDERS = ("planner", "scripted", "anthropic", "openai", "openai-compatible")
+DEVICES = ("auto", "cpu", "cuda")
+ENVIRONMENT = "CODA_SYNTH_"
+
+
+class ConfigError(ValueError):
+    """A setting that does not exist or cannot have this value; the message names the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What every command may need. minutes: wall-clock budget of one run; runs: the folder of the record."""
+
+    provider: str = "planner"
+    model: str | None = None
+    base_url: str | None = None
+    replies: str | None = None
+    attempts: int = 6
+    minutes: float = 8.0
+    device: str = "auto"
+    target: str = "sm_90"
+    runs: str = "runs"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("provider", self.provider, PROVIDERS)
+        _one_of("device", self.device, DEVICES)
+        if self.attempts < 1:
+            raise ConfigError(f"attempts = {self.attempts}: a run needs at least one")
+        if not 0 < self.minutes < float("inf"):
+            raise ConfigError(f"minutes = {self.minutes}: it must be a positive number")
+
+
+NAMES = tuple(field.name for field in fields(Config))
+_NUMBERS: dict[str, type] = {"attempts": int, "minutes": float, "seed": int}
+
+
+def load(folder: Path, environ: Mapping[str, str], flags: Mapping[str, object]) -> Config:
+    """The settings in force in `folder`; a flag that is None was not given. Raises ConfigError."""
+    chosen: dict[str, object] = {}
+    for source, values in ((*_file(folder),), ("the environment", _environment(environ)), ("the command line", flags)):
+        for name, value in values.items():
+            if value is not None:
+                chosen[name] = _typed(name, value, source)
+    return replace(Config(), **chosen)  # type: ignore[arg-type]
+
+
+def of(args: argparse.Namespace) -> Config:
+    """The settings of one command line, in the current folder and environment."""
+    return load(Path.cwd(), os.environ, {name: getattr(args, name, None) for name in NAMES})
+
+
+def _file(folder: Path) -> tuple[str, Mapping[str, object]]:
+    """coda-synth.toml, or else [tool.coda-synth] of pyproject.toml, beside the caller."""
+    own, shared = folder / "coda-synth.toml", folder / "pyproject.toml"
+    path = own if own.is_file() else shared
+    if not path.is_file():
+        return str(path), {}
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path.name} cannot be read: {error}") from None
+    table = data if path is own else data.get("tool", {}).get("coda-synth", {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path.name}: coda-synth must be a table")
+    return path.name, {name.replace("-", "_"): value for name, value in table.items()}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, object]:
+    """CODA_SYNTH_ATTEMPTS and its like. Other names with the prefix are left alone: they may be another tool's."""
+    return {name: environ[key] for name in NAMES if environ.get(key := ENVIRONMENT + name.upper())}
+
+
+def _typed(name: str, value: object, source: str) -> object:
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; the settings are {', '.join(NAMES)}"
+        raise ConfigError(f"{source}: there is no setting {name!r}{hint}")
+    kind = _NUMBERS.get(name, str)
+    if kind is str and not isinstance(value, (str, Path)):
+        raise ConfigError(f"{source}: {name} = {value!r} must be text")
+    if isinstance(value, bool) or (kind is int and isinstance(value, float)):
+        raise ConfigError(f"{source}: {name} = {value!r} must be a whole number")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{source}: {name} = {value!r} must be a number") from None
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} = {value!r} is not possible; it must be one of {', '.join(allowed)}")
