@@ -6,6 +6,7 @@ import functools
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 _MILLION = 1_000_000
 
@@ -77,6 +78,6 @@ def _dated(model: str, name: str) -> bool:
 
 
 @functools.cache
-def _table() -> dict[str, dict[str, dict[str, float]]]:
+def _table() -> dict[str, Any]:
     text = files("coda_synth.agent").joinpath("models.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

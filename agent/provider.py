@@ -85,7 +85,9 @@ def required_key(variable: str, provider: str) -> str:
 
 
 def checked_url(url: str) -> str:
-    """The address without a trailing slash; raises ProviderError where it is none."""
+    """The address without a trailing slash; raises ProviderError where it is none, or holds a secret."""
     if url and not url.startswith(("http://", "https://")):
         raise ProviderError(f"{url!r} is no address of a service: it must start with http:// or https://")
+    if "@" in url.partition("://")[2].partition("/")[0]:  # the address goes into the record, a key must not
+        raise ProviderError("the service's address must not hold a name or a key; put the key into its variable")
     return url.rstrip("/")

@@ -82,7 +82,8 @@ def attempt_row(attempt: Attempt) -> AttemptRow:
 
 def headline(evaluation: Evaluation) -> Timing | Modelled | None:
     """The figure of the headline shape: measured if there is one, else modelled, else None."""
-    return next(iter(evaluation.timings or evaluation.modelled), None)
+    figures: tuple[Timing | Modelled, ...] = evaluation.timings or evaluation.modelled
+    return figures[0] if figures else None
 
 
 def time_ms(figure: Timing | Modelled) -> float:

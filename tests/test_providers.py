@@ -230,6 +230,12 @@ def test_a_local_server_needs_an_address_and_a_model() -> None:
         make("openai-compatible", Options(model="m", base_url="localhost:8000"))
 
 
+def test_an_address_with_a_secret_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ProviderError, match="must not hold a name or a key") as caught:
+        make("openai-compatible", Options(model="m", base_url="https://me:hunter2@host/v1"))
+    assert "hunter2" not in str(caught.value)
+
+
 def test_an_unknown_provider_gets_the_nearest_name() -> None:
     with pytest.raises(ProviderError, match="did you mean anthropic"):
         make("antropic", Options())

@@ -1,0 +1,86 @@
+"""What became of an attempt, in words for its author: verdict, findings in their lines, figures, what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Timing, Verdict
+from coda_synth.runs.record import Attempt
+from coda_synth.runs.report import attempt_row, time_ms, vs_bare
+
+FINDINGS = 12  # more than that is one mistake many times over
+
+
+def feedback(attempt: Attempt) -> str:
+    """Everything that its author can act on, the program's text apart."""
+    evaluation = attempt.evaluation
+    if evaluation is None:
+        return f"Step {attempt.step}: {_OUTCOMES[attempt.outcome]}{': ' + attempt.note if attempt.note else ''}."
+    source = attempt.candidate.source if attempt.candidate else ""
+    return "\n".join([f"Step {attempt.step}: {_verdict(evaluation)}", *_details(evaluation, source.splitlines())])
+
+
+def line(attempt: Attempt) -> str:
+    """The same in one line."""
+    row = attempt_row(attempt)
+    kind = "measured" if row.measured else "modelled"
+    time = "" if row.time_ms is None else f", {row.time_ms:.4g} ms {kind}"
+    return f"step {row.step}: {row.result}{time}{': ' + row.why if row.why else ''}"
+
+
+_OUTCOMES = {
+    "duplicate": "not judged again",
+    "no_program": "there was nothing to judge",
+    "truncated": "there was nothing to judge",
+    "refused": "you declined; this is ordinary compiler work, so write the program",
+    "interrupted": "the judging was broken off by the user",
+}
+
+
+def _verdict(evaluation: Evaluation) -> str:
+    if evaluation.verdict is Verdict.PASSED:
+        return "PASSED every check."
+    return f"{evaluation.verdict} at the stage {evaluation.stage}."
+
+
+def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
+    for diagnostic in evaluation.diagnostics[:FINDINGS]:
+        yield from _finding(diagnostic, lines)
+    if len(evaluation.diagnostics) > FINDINGS:
+        yield f"... and {len(evaluation.diagnostics) - FINDINGS} more."
+    yield from (_check(check) for check in evaluation.checks if not check.passed)
+    for r in evaluation.resources:
+        yield (
+            f"Build of {r.call} ({r.kernel}): {r.registers} registers, {r.spill_bytes} B spilled, "
+            f"{r.shared_bytes:,} B shared memory, {r.tensor_core_instructions} tensor-core instructions."
+        )
+    yield from (_figure(f) for f in evaluation.timings or evaluation.modelled)
+    yield from evaluation.profile
+
+
+def _finding(diagnostic: Diagnostic, lines: list[str]) -> Iterator[str]:
+    """The message, and the line that it is about."""
+    kind = "" if diagnostic.severity == "error" else f"{diagnostic.severity}: "
+    yield f"{kind}{diagnostic}"
+    if 1 <= diagnostic.line <= len(lines):
+        yield f"    {lines[diagnostic.line - 1].strip()}"
+    if diagnostic.fix:
+        fix = diagnostic.fix
+        yield f"    repair: line {fix.line}, columns {fix.column} to {fix.end_column - 1}, write {fix.text!r}"
+
+
+def _check(check: Check) -> str:
+    sizes = ", ".join(f"{name} = {size}" for name, size in check.sizes.items())
+    return (
+        f"Check {check.stage} ({check.form}) at {sizes}, inputs {check.style}: the error is "
+        f"{check.error_ratio:.3g} times the allowed one{'; worst: ' + check.worst if check.worst else ''}."
+    )
+
+
+def _figure(figure: Timing | Modelled) -> str:
+    kind = "Measured" if isinstance(figure, Timing) else "Modelled"
+    place = f"{kind} {figure.shape} on {figure.device}"
+    text = f"{place}: {time_ms(figure):.4g} ms; no kernel can beat {figure.bound_ms:.4g} ms"
+    ratio = vs_bare(figure)
+    return f"{text}." if ratio is None else f"{text}; the bare GEMMs alone take {ratio:.3f} of this time."
