@@ -17,7 +17,7 @@ ORACLE_S = 300.0
 
 _WRONG = {
     "meaning": "with exact arithmetic the program does not compute the task; the algebra is wrong, not the rounding",
-    "interpreter": "the algebra is right, but not the generated code's numbers: does something overflow or round early?",
+    "interpreter": "the algebra is right, the generated code's numbers are not: an overflow, or a rounding too early?",
     "device": "right in the interpreter, wrong on the device: does something overflow or depend on size?",
 }
 
