@@ -123,34 +123,27 @@ class _Run:
     def _take(self, reply: Reply, parent: str | None) -> None:
         """From the reply to an attempt on the disk."""
         step = len(self.writer.attempts) + 1
-        candidate, attempt = self._read(step, reply, parent)
-        if attempt is None and candidate is not None:
-            attempt = self._judge(step, candidate, reply)
-        assert attempt is not None
+        read = self._read(step, reply, parent)
+        attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply)
         self.writer.append(attempt)
         self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))
 
-    def _read(self, step: int, reply: Reply, parent: str | None) -> tuple[Candidate | None, Attempt | None]:
+    def _read(self, step: int, reply: Reply, parent: str | None) -> Candidate | Attempt:
         """A candidate to judge, or else the attempt that there is without judging."""
         if reply.outcome == "refused":
-            return None, Attempt(step, "refused", usage=reply.usage, note=clean(reply.text))
+            return Attempt(step, "refused", usage=reply.usage, note=clean(reply.text))
         if reply.outcome == "truncated":
-            return None, Attempt(step, "truncated", usage=reply.usage, note=_TRUNCATED, reply=clean(reply.text))
+            return Attempt(step, "truncated", usage=reply.usage, note=_TRUNCATED, reply=clean(reply.text))
         try:
             source = extract(reply.text)
         except NoProgram as correction:
-            note = str(correction)
-            return None, Attempt(step, "no_program", usage=reply.usage, note=note, reply=clean(reply.text))
+            return Attempt(step, "no_program", usage=reply.usage, note=str(correction), reply=clean(reply.text))
         candidate = Candidate(self.task.name, source, self._author(reply), parent)
         for earlier in self.writer.attempts:
-            if (
-                earlier.candidate is not None
-                and earlier.evaluation is not None
-                and earlier.candidate.id == candidate.id
-            ):
+            if earlier.evaluation is not None and earlier.evaluation.candidate == candidate.id:
                 note = f"the same program as in step {earlier.step}, which was judged already"
-                return None, Attempt(step, "duplicate", candidate, usage=reply.usage, note=note)
-        return candidate, None
+                return Attempt(step, "duplicate", candidate, usage=reply.usage, note=note)
+        return candidate
 
     def _author(self, reply: Reply) -> str:
         model = reply.model or self.provider.model
