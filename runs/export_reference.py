@@ -1,0 +1,51 @@
+"""What an exported package's test is made of: the task's own reference and inputs, as text, free of this package."""
+
+from __future__ import annotations
+
+import ast
+from importlib.resources import files
+
+_DRAWS = "coda_synth.tasks.draws"
+
+
+def reference_text(task_source: str) -> str:
+    """The task's module without its TaskSpec; the rules by which inputs are drawn come from a file beside it."""
+    lines = task_source.splitlines()
+    kept = [node for node in ast.parse(task_source).body if not _is_task(node)]
+    parts = [_import(node) or "\n".join(lines[_start(node) : node.end_lineno]) for node in kept]
+    return (
+        "\n".join(
+            part if part.startswith(("import", "from")) else f"\n\n{part}" for part in parts if part != "-"
+        ).strip()
+        + "\n"
+    )
+
+
+def _start(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(d.lineno for d in decorators)]) - 1
+
+
+def _is_task(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "TASK" for t in node.targets)
+
+
+def _import(node: ast.stmt) -> str:
+    """Another text for an import of ours: draws lies beside, types are annotations only and never resolved."""
+    if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("coda_synth"):
+        return ""
+    return "import draws" if any(alias.name == "draws" for alias in node.names) else "-"
+
+
+def draws_text() -> str:
+    """How inputs are drawn, which knows torch alone."""
+    return files("coda_synth.tasks").joinpath("draws.py").read_text(encoding="utf-8")
+
+
+def interpreter_text() -> str:
+    """The repair of Triton's interpreter, cut out of the toolchain so that one text serves both."""
+    source = files("coda_synth.coda_api").joinpath("toolchain.py").read_text(encoding="utf-8")
+    found = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == "repair_interpreter")
+    body = ast.get_source_segment(source, found)
+    head = '"""Repairs Triton\'s CPU interpreter, so that a test without a GPU computes what a GPU would."""\n'
+    return f"{head}\nfrom typing import Any\n\n\n{body}\n"
