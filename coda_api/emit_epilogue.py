@@ -1,17 +1,14 @@
-"""The epilogue of one kernel as a Triton function over one slice of the tile, and the values it needs from outside."""
+"""The epilogue of one kernel as a Triton function over one slice of the tile: its stores and its reductions."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from fractions import Fraction
 
-from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
-from coda_synth.coda_api.geometry import Geometry, group_size
-from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
-from coda_synth.coda_api.spelling import ATOM, SUM
-from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, function, itemsize, triton_dtype
+from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
+from coda_synth.coda_api.expressions import LoweringError
+from coda_synth.coda_api.geometry import Geometry
+from coda_synth.coda_api.program import Form, Kernel, Value
+from coda_synth.coda_api.unit_text import Tensors, function
 
 # Neutral values of the running states that row partials need, by word; a state is a tuple of [rows] vectors.
 STATES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -28,35 +25,17 @@ _MERGE = {"tile_sum": "{0} + {1}", "tile_max": "tl.maximum({0}, {1})", "tile_min
 
 
 class Epilogue:
-    """Collects the text of one slice: `lines` here, hoisted per-row values in `outer`, running states in `states`."""
+    """Writes one slice's stores and reductions: `states` holds the names of running values by reduction."""
 
     def __init__(
         self, name: str, source: str, kernel: Kernel, live: Mapping[str, Value], geometry: Geometry, tensors: Tensors
     ) -> None:
-        self.kernel, self.live, self.geometry, self.tensors = kernel, live, geometry, tensors
-        self.names = Names((name, f"{name}_epilogue"))
-        self.param_names = {p.name: self.names.new(p.name) for p in kernel.params}
-        self.output_names = {name: self.names.new(f"{name}_out") for name in live}
-        self.sizes = SizeNames(self.names, geometry.sizes, group_symbols(live))
-        for dim in (kernel.rows, kernel.cols, *((kernel.gemm.inner,) if kernel.gemm else ())):
-            self.sizes.text(dim)  # so that signatures begin M, N, K
-        self.wanted = author_names(source, kernel.name, live)
-        count = uses(live.values())
-        self.outer = Expressions(self.names, self.wanted, count, self._outer_leaf)
-        self.inner = Expressions(self.names, self.wanted, count, self._leaf)
-        self.blocks: dict[str, int] = {}  # descriptors: columns of their boxes
-        self.hoisted: dict[str, None] = {}  # outer names that the slice reads
-        self.used: dict[str, None] = {}  # parameters and outputs that the slice touches
-        self.states: dict[int, tuple[str, ...]] = {}  # id(reduction) -> names
-        self.products = [
-            self.names.new("z" if geometry.segments == 1 else f"z_{s}") for s in ("low", "high")[: geometry.segments]
-        ]
-        self._columns: dict[tuple[Fraction, int], str] = {}
-        self._parts: dict[int, tuple[Texts, Texts]] = {}  # id(rotation) -> cos, sin
-        self._split: dict[int, tuple[str, str]] = {}  # id(tile) -> its even and odd columns
-        self._has_rows = False
+        self.kernel, self.live, self.tensors = kernel, live, tensors
+        self.slice = SliceValues(name, source, kernel, live, geometry, tensors)
+        self.states: dict[int, tuple[str, ...]] = {}
 
     def emit(self) -> None:
+        """Writes everything that leaves the slice, in the outputs' order."""
         for output, value in self.live.items():
             if value.form is Form.PARTIAL and self._reduction(value).attrs["axis"] == 0:
                 self._column_partial(output, value)
@@ -65,273 +44,23 @@ class Epilogue:
             else:
                 self._store(output, value)
 
-    # -- parameters and geometry
-
-    def use(self, text: str) -> str:
-        """The text's name of a parameter or output, remembered as one that the slice is passed."""
-        self.used[text] = None
-        return text
-
-    def columns(self, cols: Dim, segment: int = 0) -> str:
-        """The name of the [width] vector of global columns of a value over `cols` in this slice."""
-        key = (self.geometry.ratio(cols), segment)
-        if key not in self._columns:
-            start, width = self.start(cols, segment), self.width_text(cols)
-            base = {Fraction(1): "cols", Fraction(1, 2): "half_cols", Fraction(2): "double_cols"}.get(
-                key[0], "group_cols"
-            )
-            name = base if not segment else f"{base}_high"
-            self._columns[key] = self.inner.assign(name, f"{start} + tl.arange(0, {width})")
-        return self._columns[key]
-
-    def start(self, cols: Dim, segment: int = 0) -> str:
-        """The first global column of a segment of a value over `cols`."""
-        ratio, group = self.geometry.ratio(cols), self.geometry.half_group
-        if ratio == 1:
-            return f"col + {group // 2}" if segment else "col"
-        if ratio.numerator != 1 or (group and ratio not in (Fraction(1, 2), Fraction(1, group))):
-            if group:
-                raise LoweringError(
-                    f'values over "{cols}" cannot meet halves of groups of {group} columns in one kernel'
-                )
-            return (
-                f"col * {ratio.numerator}"
-                if ratio.denominator == 1
-                else f"col * {ratio.numerator} // {ratio.denominator}"
-            )
-        if group and ratio == Fraction(1, 2):
-            return f"col // {group} * {group // 2} + col % {group}"
-        return f"col // {ratio.denominator}"
-
-    def width_text(self, cols: Dim) -> str:
-        ratio = Fraction(self.geometry.width(cols), self.geometry.segment_n)
-        if ratio == 1:
-            return "SLICE"
-        return f"{ratio} * SLICE" if ratio.denominator == 1 else str(self.geometry.width(cols))
-
-    def rows(self) -> str:
-        """The name of the [BLOCK_M] vector of global rows."""
-        if not self._has_rows:
-            self.inner.lines.append("rows = row + tl.arange(0, BLOCK_M)")
-            self._has_rows = True
-        return "rows"
-
-    def inside(self, cols: Dim, segment: int) -> str:
-        """The mask of a slice's columns that exist."""
-        return f"{self.columns(cols, segment)}[None, :] < {self.sizes.text(cols)}"
-
-    # -- values that do not depend on the column: computed once a tile
-
-    def _hoistable(self, value: Value) -> bool:
-        if value.cols is not None or value.form is not Form.TILE or value.word in ("number", "size"):
-            return False
-        return value.rows is not None or value.word == "param"
-
-    def _hoist(self, value: Value) -> Texts:
-        text, _ = self.outer.texts(value)[0]
-        if not text.isidentifier():
-            text = self.outer.assign(self.wanted.get(id(value), "r"), text)
-            self.outer.define(value, ((text, ATOM),))
-        self.hoisted[text] = None
-        return ((text, ATOM),)
-
-    def _outer_leaf(self, value: Value) -> Texts | None:
-        if value.word == "size":
-            return ((self.sizes.text(self._dim(value)), ATOM),)
-        if value.word == "index":
-            return ((self.outer.assign("at", "rows[:, None]"), ATOM),)
-        if value.word != "param":
-            return None
-        return self._outer_param(value)
-
-    def _outer_param(self, value: Value) -> Texts:
-        name = str(value.attrs["name"])
-        param = next(p for p in self.kernel.params if p.name == name)
-        text = self.param_names[name]
-        if param.type.kind is TypeKind.SIZE:
-            return ((self.sizes.text(param.type.dims[0]), ATOM),)
-        if param.type.kind is TypeKind.SCALAR:
-            if name in self.tensors.device_scalars:
-                return ((self.outer.assign(name, f"tl.load({text})"), ATOM),)
-            return ((text, ATOM),)
-        load = f"tl.load({text} + rows, mask=rows < {self.sizes.text(param.type.dims[0])}, other=0)[:, None]"
-        if param.type.kind is TypeKind.TENSOR:
-            load = f"{load}.to(tl.float32)"
-        return ((self.outer.assign(f"{name}_rows", load), ATOM),)
-
-    # -- values of a slice
-
-    def _leaf(self, value: Value) -> Texts | None:
-        if self._hoistable(value):
-            return self._hoist(value)
-        if value.word == "gemm":
-            return tuple((name, ATOM) for name in self.products)
-        spell = getattr(self, f"_word_{value.word}", None)
-        return spell(value) if spell else None
-
-    def _dim(self, value: Value) -> Dim:
-        dim = value.attrs["dim"]
-        assert isinstance(dim, Dim)
-        return dim
-
-    def _word_param(self, value: Value) -> Texts:
-        name = str(value.attrs["name"])
-        assert value.cols is not None
-        if value.rows is None:
-            vector, length = self.use(self.param_names[name]), self.sizes.text(value.cols)
-            texts = []
-            for s in range(self.geometry.segments_of(value.cols)):
-                cols = self.columns(value.cols, s)
-                texts.append((f"tl.load({vector} + {cols}, mask={cols} < {length}, other=0)[None, :]", ATOM))
-            return self._floats(value, tuple(texts))
-        return self._floats(
-            value, tuple((self._load(name, value.cols, s), ATOM) for s in range(self.geometry.segments_of(value.cols)))
-        )
-
-    def _floats(self, value: Value, texts: Texts) -> Texts:
-        """Loaded once, in fp32; integers stay integers."""
-        convert = ".to(tl.float32)" if value.kind == "float" else ""
-        name = str(value.attrs["name"])
-        return tuple(
-            (self.inner.assign(f"{name}_tile" if value.rows is not None else f"{name}_cols", f"{text}{convert}"), ATOM)
-            for text, _ in texts
-        )
-
-    def _load(self, name: str, cols: Dim, segment: int) -> str:
-        text = self.use(self.param_names[name])
-        if self._described(text, self.tensors.params[name], cols):
-            return f"{text}.load([row, {self.start(cols, segment)}])"
-        at, mask = self._place(cols, segment)
-        return f"tl.load({text} + {at}, mask={mask}, other=0)"
-
-    def _described(self, text: str, info: TensorInfo, cols: Dim) -> bool:
-        """TMA reaches this matrix: boxes must be at least 16 bytes wide. Remembers the box."""
-        width = self.geometry.width(cols)
-        if self.tensors.form != "descriptor" or width * itemsize(info.dtype) < 16:
-            return False
-        self.blocks[text] = width
-        return True
-
-    def _place(self, cols: Dim, segment: int) -> tuple[str, str]:
-        rows, columns, n = self.rows(), self.columns(cols, segment), self.sizes.text(cols)
-        m = self.sizes.text(self.kernel.rows)
-        return (
-            f"{rows}.to(tl.int64)[:, None] * {n} + {columns}[None, :]",
-            f"({rows}[:, None] < {m}) & ({columns}[None, :] < {n})",
-        )
-
-    def _word_size(self, value: Value) -> Texts:
-        return ((self.sizes.text(self._dim(value)), ATOM),)
-
-    def _word_index(self, value: Value) -> Texts:
-        dim = self._dim(value)
-        return tuple((f"{self.columns(dim, s)}[None, :]", ATOM) for s in range(self.geometry.segments_of(dim)))
-
-    def _word_cycle(self, value: Value) -> Texts:
-        dim, param = self._dim(value), value.args[0]
-        if param.word != "param":
-            raise LoweringError(f"{value.line}:{value.column}: cycle takes a parameter, not an expression")
-        name = str(param.attrs["name"])
-        vector, length = self.use(self.param_names[name]), self.sizes.text(self.tensors.params[name].dims[0])
-        texts = []
-        for s in range(self.geometry.segments_of(dim)):
-            load = f"tl.load({vector} + {self.columns(dim, s)} % {length})[None, :].to(tl.float32)"
-            texts.append((self.inner.assign(f"{name}_cols", load), ATOM))
-        return tuple(texts)
-
-    def _word_part(self, value: Value) -> Texts:
-        self.inner.texts(value.args[0])
-        return self._parts[id(value.args[0])][int(value.attrs["index"])]  # type: ignore[call-overload]
-
-    def _word_rotation(self, value: Value) -> Texts:
-        segments = max(len(self.inner.texts(a)) for a in value.args)
-        cos, sin = [], []
-        for s in range(segments):
-            c, n = self.names.new("cos"), self.names.new("sin")
-            position = self.inner.plain(value.args[0], s)
-            hi, lo = self.inner.plain(value.args[1], s), self.inner.plain(value.args[2], s)
-            self.inner.lines.append(f"{c}, {n} = rotation({position}.to(tl.float32), {hi}, {lo})")
-            cos.append((c, ATOM))
-            sin.append((n, ATOM))
-        self._parts[id(value)] = (tuple(cos), tuple(sin))
-        return tuple(cos)
-
-    def _pairs(self, value: Value, which: int) -> Texts:
-        arg = value.args[0]
-        if id(arg) not in self._split:
-            a, b = self.names.new("even"), self.names.new("odd")
-            self.inner.lines.append(f"{a}, {b} = pairs({self.inner.plain(arg)})")
-            self._split[id(arg)] = (a, b)
-        return ((self._split[id(arg)][which], ATOM),)
-
-    def _word_even(self, value: Value) -> Texts:
-        return self._pairs(value, 0)
-
-    def _word_odd(self, value: Value) -> Texts:
-        return self._pairs(value, 1)
-
-    def _word_interleave(self, value: Value) -> Texts:
-        a, b = (self.inner.plain(arg) for arg in value.args)
-        return ((f"interleave({a}, {b})", ATOM),)
-
-    def _word_low(self, value: Value) -> Texts:
-        return (self.inner.texts(value.args[0])[0],)
-
-    def _word_high(self, value: Value) -> Texts:
-        return (self.inner.texts(value.args[0])[-1],)
-
-    def _word_join(self, value: Value) -> Texts:
-        return tuple(self.inner.texts(arg)[0] for arg in value.args[:2])
-
-    def _group(self, value: Value) -> Texts:
-        reduce = {
-            "group_sum": ("tl.sum", "{} + {}"),
-            "group_max": ("tl.max", "maximum({}, {})"),
-            "group_min": ("tl.min", "minimum({}, {})"),
-        }
-        texts = self.inner.texts(value.args[0])
-        if len(texts) == 1:
-            return ((f"{value.word}({texts[0][0]}, {self._group_text(value)})", ATOM),)
-        word, merge = reduce[value.word]  # halves mode: the slice is exactly one group
-        low, high = (f"{word}({t}, 1)[:, None]" for t, _ in texts)
-        return ((merge.format(low, high), ATOM if "(" in merge else SUM),)
-
-    _word_group_sum = _word_group_max = _word_group_min = _group
-
-    def _group_text(self, value: Value) -> str:
-        group = value.attrs["group"]
-        assert isinstance(group, Dim)
-        return self.sizes.text(group)
-
-    def _word_spread(self, value: Value) -> Texts:
-        text = self.inner.plain(value.args[0])
-        if self.geometry.half_group and group_size(value, self.geometry.sizes) == self.geometry.half_group:
-            return ((text, SUM), (text, SUM))  # one column a group: it broadcasts over both halves
-        return ((f"spread({text}, {self._group_text(value)})", ATOM),)
-
-    def _word_cast(self, value: Value) -> Texts:
-        dtype = str(value.attrs["dtype"])
-        return tuple(
-            (f"{narrow(self.inner.atom(value.args[0], s), dtype)}.to(tl.float32)", ATOM)
-            for s in range(len(self.inner.texts(value.args[0])))
-        )
-
-    # -- what leaves the slice
+    def _write(self, line: str) -> None:
+        self.slice.inner.lines.append(line)
 
     def _reduction(self, value: Value) -> Value:
         return value.args[0] if value.word == "part" else value
 
     def _store(self, output: str, value: Value) -> None:
-        info, pointer = self.tensors.outputs[output], self.use(self.output_names[output])
+        info, pointer = self.tensors.outputs[output], self.slice.use(self.slice.output_names[output])
         inner = value.args[0] if value.word == "cast" else value  # the outermost cast is the store's own rounding
         assert value.cols is not None
-        for s in range(self.geometry.segments_of(value.cols)):
-            text = narrow(self.inner.atom(inner, s), info.dtype)
-            if self._described(pointer, info, value.cols):
-                self.inner.lines.append(f"{pointer}.store([row, {self.start(value.cols, s)}], {text})")
+        for s in range(self.slice.geometry.segments_of(value.cols)):
+            text = narrow(self.slice.inner.atom(inner, s), info.dtype)
+            if self.slice.described(pointer, info, value.cols):
+                self._write(f"{pointer}.store([row, {self.slice.start(value.cols, s)}], {text})")
             else:
-                at, mask = self._place(value.cols, s)
-                self.inner.lines.append(f"tl.store({pointer} + {at}, {text}, mask={mask})")
+                at, mask = self.slice.place(value.cols, s)
+                self._write(f"tl.store({pointer} + {at}, {text}, mask={mask})")
 
     def _column_partial(self, output: str, value: Value) -> None:
         if value.word not in _REDUCE:
@@ -340,14 +69,14 @@ class Epilogue:
             )
         arg = value.args[0]
         assert arg.cols is not None and arg.rows is not None
-        for s in range(self.geometry.segments_of(arg.cols)):
-            cols, rows = self.columns(arg.cols, s), self.rows()
-            n = self.sizes.text(arg.cols)
-            live = f"tl.where({rows}[:, None] < {self.sizes.text(arg.rows)}, {self.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
-            total = f"{_REDUCE[value.word]}({live}, 0)"
-            self.inner.lines.append(
-                f"tl.store({self.use(self.output_names[output])} + row // BLOCK_M * {n} + {cols}, {total}, mask={cols} < {n})"
-            )
+        for s in range(self.slice.geometry.segments_of(arg.cols)):
+            cols, rows = self.slice.columns(arg.cols, s), self.slice.rows()
+            n = self.slice.sizes.text(arg.cols)
+            live = f"{rows}[:, None] < {self.slice.sizes.text(arg.rows)}"
+            kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
+            pointer = self.slice.use(self.slice.output_names[output])
+            at = f"{pointer} + row // BLOCK_M * {n} + {cols}"
+            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={cols} < {n})")
 
     def _row_state(self, value: Value) -> None:
         if id(value) in self.states:
@@ -356,61 +85,46 @@ class Epilogue:
         if value.word == "tile_logsumexp" and len(value.args) == 2:
             kinds = (*kinds, ("weighted", "0.0"))
         base = next((o for o, v in self.live.items() if self._reduction(v) is value), "part")
-        state = tuple(self.names.new(f"{base}_{suffix}") for suffix, _ in kinds)
+        state = tuple(self.slice.names.new(f"{base}_{suffix}") for suffix, _ in kinds)
         self.states[id(value)] = state
         arg = value.args[0]
         assert arg.cols is not None
-        for s in range(self.geometry.segments_of(arg.cols)):
-            self.inner.lines.append(f"{', '.join(state)} = {self._merged(value, state, s)}")
+        for s in range(self.slice.geometry.segments_of(arg.cols)):
+            self._write(f"{', '.join(state)} = {self._merged(value, state, s)}")
 
     def _merged(self, value: Value, state: tuple[str, ...], segment: int) -> str:
         arg = value.args[0]
         assert arg.cols is not None
-        x, live = self.inner.plain(arg, segment), self.inside(arg.cols, segment)
+        x, live = self.slice.inner.plain(arg, segment), self.slice.inside(arg.cols, segment)
         if value.word in _REDUCE:
             return _MERGE[value.word].format(
                 state[0], f"{_REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
             )
         if value.word == "pick":
-            target = self.inner.plain(value.args[1])
-            here = f"({self.columns(arg.cols, segment)}[None, :] == {target}) & ({live})"
+            target = self.slice.inner.plain(value.args[1])
+            here = f"({self.slice.columns(arg.cols, segment)}[None, :] == {target}) & ({live})"
             return f"{state[0]} + tl.sum(tl.where({here}, {x}, 0.0), 1)"
         if value.word == "tile_moments":
             return f"merge_moments({', '.join(state)}, {x}, {live})"
         if len(state) == 3:
-            return f"merge_weighted({', '.join(state)}, {x}, {self.inner.plain(value.args[1], segment)}, {live})"
+            return f"merge_weighted({', '.join(state)}, {x}, {self.slice.inner.plain(value.args[1], segment)}, {live})"
         return f"merge_logsumexp({', '.join(state)}, {x}, {live})"
 
     def function_text(self, name: str) -> tuple[str, list[str]]:
         """The function's text and the names it is passed after the product and the states, in order."""
         states = [n for state in self.states.values() for n in state]
-        text = "\n".join(self.inner.lines)
-        passed = [*self.hoisted, *self.used, *(n for n in self.sizes.used.values() if mentions(text, n))]
-        constants = {self.sizes.used[s] for s in self.sizes.used if s in self.sizes.constant}
-        products = self.products if self.kernel.gemm else []
+        text = "\n".join(self.slice.inner.lines)
+        passed = [
+            *self.slice.hoisted,
+            *self.slice.used,
+            *(n for n in self.slice.sizes.used.values() if mentions(text, n)),
+        ]
+        constants = {self.slice.sizes.used[s] for s in self.slice.sizes.used if s in self.slice.sizes.constant}
+        products = self.slice.products if self.kernel.gemm else []
         params = [*products, *states, "row", "col", *(f"{p}: tl.constexpr" if p in constants else p for p in passed)]
         for constant in ("BLOCK_M", "SLICE"):
             if mentions(text, constant):
                 passed.append(constant)
                 params.append(f"{constant}: tl.constexpr")
-        body = [*self.inner.lines, *([f"return {', '.join(states)}"] if states else [])]
+        body = [*self.slice.inner.lines, *([f"return {', '.join(states)}"] if states else [])]
         return function(name, params, body), passed
-
-
-def group_symbols(live: Mapping[str, Value]) -> frozenset[str]:
-    """The symbols of the groups that a kernel's words name: their sizes are compiled in."""
-    groups = [g for v in walk(live) if isinstance(g := v.attrs.get("group"), Dim)]
-    return frozenset(s for g in groups for s in g.all_symbols)
-
-
-def mentions(text: str, name: str) -> bool:
-    """The identifier `name` occurs in `text`."""
-    return re.search(rf"\b{re.escape(name)}\b", text) is not None
-
-
-def narrow(text: str, dtype: str) -> str:
-    """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
-    top = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}.get(dtype)
-    if top:
-        text = f"clamp({text}, {-top}, {top})"
-    return f"{text}.to({triton_dtype(dtype)})"

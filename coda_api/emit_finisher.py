@@ -1,8 +1,9 @@
-"""A finisher as Triton text: one program a block of rows for its vectors, one program in all for its sums."""
+"""A finisher as Triton text: a program for each block of rows for vectors and folds, one program for sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
@@ -24,85 +25,96 @@ _TOTALS["total_min"] = ('float("inf")', "tl.minimum({0}, tl.min({1}, 0))")
 def emit_finisher(
     name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors
 ) -> list[UnitText]:
-    """Up to two functions: the live vectors', called `name`, and the live sums', called `name`_sums."""
+    """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds)."""
     texts = []
-    for summing in (False, True):
-        chosen = {name: v for name, v in live.items() if _is_sum(v) == summing}
+    for kind in ("vectors", "sums", "folds"):
+        chosen = {output: v for output, v in live.items() if _kind(finisher, v) == kind}
         if chosen:
-            texts.append(_FinisherEmitter(name, source, finisher, chosen, tensors, summing).emit())
+            own = name if kind == "vectors" else f"{name}_{kind}"
+            texts.append(_FinisherEmitter(own, source, finisher, chosen, tensors, kind).emit())
     return texts
 
 
-def _is_sum(value: Value) -> bool:
-    return value.rows is None
+def _kind(finisher: Finisher, value: Value) -> str:
+    if value.rows is None:
+        return "sums"
+    return "vectors" if value.rows == finisher.dim else "folds"
 
 
 class _FinisherEmitter:
+    """`vectors` writes per-row values, `gathered` what is made of sums or folds over the rows after the walk."""
+
     def __init__(
-        self, name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors, summing: bool
+        self, name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors, kind: str
     ) -> None:
-        self.name = f"{name}_sums" if summing else name
-        self.finisher, self.live, self.tensors, self.summing = finisher, live, tensors, summing
-        self.names = Names((name, f"{name}_sums"))
+        self.name, self.finisher, self.live, self.tensors, self.kind = name, finisher, live, tensors, kind
+        self.names = Names((name,))
         self.param_names = {p.name: self.names.new(p.name) for p in finisher.params}
         self.output_names = {o: self.names.new(f"{o}_out") for o in live}
         self.sizes = SizeNames(self.names, {}, frozenset())
         self.wanted = author_names(source, finisher.name, live)
         self.count = uses(live.values())
         self.vectors = Expressions(self.names, self.wanted, self.count, self._vector_leaf)
-        self.scalars = Expressions(self.names, self.wanted, self.count, self._scalar_leaf)
-        self.sums: dict[int, str] = {}
+        self.gathered = Expressions(self.names, self.wanted, self.count, self._gathered_leaf)
+        self.running: dict[int, str] = {}  # id(sum or fold) -> its accumulator over the rows
         self.moments: dict[int, tuple[str, str]] = {}
         self.used: dict[str, None] = {}
         self.tile_params: dict[str, UnitParam] = {}
         self.m = self.sizes.text(finisher.dim)
 
     def emit(self) -> UnitText:
-        rows = BLOCK_ROWS_OF_SUMS if self.summing else BLOCK_ROWS
-        stores = self._sum_stores() if self.summing else self._vector_stores()
-        if self.summing:
-            lines = [
-                *(f"{total} = tl.zeros((BLOCK,), tl.float32)" for total in self.sums.values()),
-                f"for start in range(0, {self.m}, BLOCK):",
-                "    rows = start + tl.arange(0, BLOCK)",
-                *(f"    {line}" for line in self.vectors.lines),
-                *self.scalars.lines,
-                *stores,
-            ]
-        else:
-            lines = ["rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", *self.vectors.lines, *stores]
-        params = self._params(rows)
+        block = BLOCK_ROWS_OF_SUMS if self.kind == "sums" else BLOCK_ROWS
+        lines = self._vector_lines() if self.kind == "vectors" else self._gathering_lines()
+        params = self._params(block)
         names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "tile_width") else p.name for p in params]
-        return UnitText(
-            self.name, function(self.name, names, lines), tuple(params), "one" if self.summing else "rows", rows
-        )
+        grid: Literal["rows", "one"] = "one" if self.kind == "sums" else "rows"
+        return UnitText(self.name, function(self.name, names, lines), tuple(params), grid, block, self._grid_dim())
+
+    def _grid_dim(self) -> Dim | None:
+        return next(iter(self.live.values())).rows
 
     # -- results
 
-    def _vector_stores(self) -> list[str]:
+    def _vector_lines(self) -> list[str]:
         for output, value in self.live.items():
-            inner = value.args[0] if value.word == "cast" else value
-            text = (
-                f"{self.vectors.atom(inner)}.to({triton_dtype(self.tensors.outputs[output].dtype)})"
-                if value.word == "cast"
-                else self.vectors.plain(inner)
-            )
-            self.vectors.lines.append(f"tl.store({self.output_names[output]} + rows, {text}, mask=rows < {self.m})")
-        return []
+            self.vectors.lines.append(self._store(output, value, self.vectors, "rows", self.m))
+        return ["rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", *self.vectors.lines]
 
-    def _sum_stores(self) -> list[str]:
+    def _store(self, output: str, value: Value, texts: Expressions, at: str, length: str) -> str:
+        rounded = value.word == "cast"
+        text = texts.atom(value.args[0]) if rounded else texts.plain(value)
+        if rounded:  # the outermost cast is the store's own rounding
+            text = f"{text}.to({triton_dtype(self.tensors.outputs[output].dtype)})"
+        pointer = self.output_names[output]
+        return f"tl.store({pointer} + {at}, {text}, mask={at} < {length})" if at else f"tl.store({pointer}, {text})"
+
+    def _gathering_lines(self) -> list[str]:
+        """A walk over all rows that adds up what sums and folds need, then the arithmetic on the results."""
         for value in walk(self.live):
-            if value.word == "sum":
-                self.sums[id(value)] = self.names.new(self.wanted.get(id(value), "total") + "_sum")
+            if value.word in ("sum", "fold"):
+                name = self.running[id(value)] = self.names.new(f"running_{value.word}")
                 text = self.vectors.plain(value.args[0])
-                total = self.sums[id(value)]
-                self.vectors.lines.append(f"{total} += tl.where(rows < {self.m}, {text}, 0.0)")
-        return [f"tl.store({self.output_names[o]}, {self.scalars.plain(v)})" for o, v in self.live.items()]
+                self.vectors.lines.append(f"{name} += tl.where(rows < {self.m}, {text}, 0.0)")
+        folds = self.kind == "folds"
+        dim = self._grid_dim()
+        at, length = ("at", self.sizes.text(dim)) if folds and dim else ("", "")
+        stores = [self._store(o, v, self.gathered, at, length) for o, v in self.live.items()]
+        if folds:
+            head = ["at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"]
+            loop = [f"for turn in range(0, {self.m} // {length}):"]
+            loop += [f"    rows = tl.where(at < {length}, turn * {length} + at, {self.m})"]
+        else:
+            head = []
+            loop = [f"for start in range(0, {self.m}, BLOCK):", "    rows = start + tl.arange(0, BLOCK)"]
+        zeros = [f"{name} = tl.zeros((BLOCK,), tl.float32)" for name in self.running.values()]
+        return [*head, *zeros, *loop, *(f"    {line}" for line in self.vectors.lines), *self.gathered.lines, *stores]
 
-    def _scalar_leaf(self, value: Value) -> Texts | None:
+    def _gathered_leaf(self, value: Value) -> Texts | None:
         if value.word == "sum":
-            return ((f"tl.sum({self.sums[id(value)]}, 0)", ATOM),)
-        return self._common(value, self.scalars)
+            return ((f"tl.sum({self.running[id(value)]}, 0)", ATOM),)
+        if value.word == "fold":
+            return ((self.running[id(value)], ATOM),)
+        return self._common(value, self.gathered)
 
     # -- vectors
 
@@ -154,8 +166,6 @@ class _FinisherEmitter:
                     ATOM,
                 ),
             )
-        if value.word == "fold":
-            raise LoweringError(f"{value.line}:{value.column}: fold is not available in this version's compiler")
         return None
 
     # -- walks over the tiles of a partial

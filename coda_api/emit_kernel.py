@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coda_synth.coda_api.emit_epilogue import STATES, Epilogue, mentions
+from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
+from coda_synth.coda_api.emit_slice import mentions
 from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
@@ -42,7 +43,8 @@ class _KernelEmitter:
         self.name, self.kernel, self.live, self.schedule, self.tensors = name, kernel, live, schedule, tensors
         self.geometry = geometry(kernel, live, sizes, schedule)
         self.epilogue = Epilogue(name, source, kernel, live, self.geometry, tensors)
-        self.names, self.sizes = self.epilogue.names, self.epilogue.sizes
+        self.slice = self.epilogue.slice
+        self.names, self.sizes = self.slice.names, self.slice.sizes
 
     def emit(self) -> UnitText:
         self.epilogue.emit()
@@ -54,7 +56,7 @@ class _KernelEmitter:
             "row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
             *self._mainloop(),
             *self._rows(),
-            *self.epilogue.outer.lines,
+            *self.slice.outer.lines,
             *(f"{n} = tl.full((BLOCK_M,), {self._neutral(n)}, tl.float32)" for n in states),
             *self._slices(inner_name, states, passed),
             *self._row_stores(),
@@ -88,7 +90,7 @@ class _KernelEmitter:
     def _described_operands(self) -> tuple[list[str], list[str]]:
         gemm = self.kernel.gemm
         assert gemm is not None
-        a, b = self.epilogue.param_names[gemm.a], self.epilogue.param_names[gemm.b]
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
         left = f"{a}.load([k, row]).T" if gemm.a_transposed else f"{a}.load([row, k])"
         right = f"{b}.load([col, k]).T" if gemm.b_transposed else f"{b}.load([k, col])"
         return [], [f"acc = tl.dot({left}, {right}, acc)"]
@@ -96,7 +98,7 @@ class _KernelEmitter:
     def _masked_operands(self) -> tuple[list[str], list[str]]:
         gemm = self.kernel.gemm
         assert gemm is not None
-        a, b = self.epilogue.param_names[gemm.a], self.epilogue.param_names[gemm.b]
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
         m, n, k = (self.sizes.text(d) for d in (self.kernel.rows, self.kernel.cols, gemm.inner))
         left = f"at_k[None, :] * {m} + at_m[:, None]" if gemm.a_transposed else f"at_m[:, None] * {k} + at_k[None, :]"
         right = (
@@ -121,7 +123,7 @@ class _KernelEmitter:
 
     def _rows(self) -> list[str]:
         row_states = [v for v in self.live.values() if v.form in (Form.PARTIAL, Form.PICK)]
-        return ["rows = row + tl.arange(0, BLOCK_M)"] if self.epilogue.outer.lines or row_states else []
+        return ["rows = row + tl.arange(0, BLOCK_M)"] if self.slice.outer.lines or row_states else []
 
     def _slices(self, inner_name: str, states: list[str], passed: list[str]) -> list[str]:
         lines, blocks = self._split() if self.kernel.gemm else ([], {})
@@ -171,7 +173,7 @@ class _KernelEmitter:
             if id(reduction) not in self.epilogue.states:
                 continue
             state, m = self.epilogue.states[id(reduction)], self.sizes.text(self.kernel.rows)
-            pointer, mask = self.epilogue.output_names[output], f"rows < {m}"
+            pointer, mask = self.slice.output_names[output], f"rows < {m}"
             part = value.attrs.get("index", 0)
             text = _final(reduction.word, state, int(part))  # type: ignore[call-overload]
             if value.form is Form.PICK:
@@ -185,7 +187,7 @@ class _KernelEmitter:
         """One tile writes each row's pick: the one that holds the target, or the first where it is out of range."""
         tile, target = value.args
         assert tile.cols is not None
-        text, n = self.epilogue.outer.plain(target), self.sizes.text(tile.cols)
+        text, n = self.slice.outer.plain(target), self.sizes.text(tile.cols)
         width = self.geometry.ratio(tile.cols) * self.schedule.block_n
         home = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, 0) // {width} == tile_n"
         return f"tl.reshape({home}, (BLOCK_M,))"
@@ -194,17 +196,17 @@ class _KernelEmitter:
 
     def _params(self) -> list[UnitParam]:
         params = self._operands()
-        touched = set(self.epilogue.used)
-        outer_text = "\n".join(self.epilogue.outer.lines + list(self.epilogue.hoisted))
+        touched = set(self.slice.used)
+        outer_text = "\n".join(self.slice.outer.lines + list(self.slice.hoisted))
         for param in self.kernel.params:
-            text = self.epilogue.param_names[param.name]
+            text = self.slice.param_names[param.name]
             if text not in touched and not mentions(outer_text, text) or any(p.name == text for p in params):
                 continue
             scalar = param.type.kind.value == "Scalar" and param.name not in self.tensors.device_scalars
             params.append(
                 self._tensor_param(param.name, text, False) if not scalar else UnitParam(text, "scalar", param.name)
             )
-        params += [self._tensor_param(o, self.epilogue.output_names[o], True) for o in self.live]
+        params += [self._tensor_param(o, self.slice.output_names[o], True) for o in self.live]
         params += self.sizes.params()
         s = self.schedule
         for name, number in (
@@ -225,14 +227,14 @@ class _KernelEmitter:
         b = (s.block_n, s.block_k) if gemm.b_transposed else (s.block_k, s.block_n)
         kind = "descriptor" if self.tensors.form == "descriptor" else "pointer"
         return [
-            UnitParam(self.epilogue.param_names[name], kind, name, block=block)  # type: ignore[arg-type]
+            UnitParam(self.slice.param_names[name], kind, name, block=block)  # type: ignore[arg-type]
             for name, block in ((gemm.a, a), (gemm.b, b))
         ]
 
     def _tensor_param(self, name: str, text: str, output: bool) -> UnitParam:
-        if text not in self.epilogue.blocks:
+        if text not in self.slice.blocks:
             return UnitParam(text, "pointer", name, output)
-        return UnitParam(text, "descriptor", name, output, block=(self.schedule.block_m, self.epilogue.blocks[text]))
+        return UnitParam(text, "descriptor", name, output, block=(self.schedule.block_m, self.slice.blocks[text]))
 
 
 def _final(word: str, state: tuple[str, ...], part: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.expressions import LoweringError, number
-from coda_synth.coda_api.program import Preparation, Value, walk
+from coda_synth.coda_api.expressions import LoweringError, Names, number
+from coda_synth.coda_api.program import Value, walk
 from coda_synth.coda_api.spelling import INFIX
 
 REARRANGEMENTS = frozenset({"param", "interleave", "concat", "join", "transpose"})
@@ -34,15 +35,17 @@ def stored_dtype(value: Value, params: Mapping[str, str], activation: str) -> st
 class PreparationEmitter:
     """Writes the outputs of one call as torch expressions over `names`, the texts of its arguments."""
 
-    def __init__(self, unit: Preparation, names: Mapping[str, str], sizes: Mapping[str, int]) -> None:
-        self.unit, self.names, self.sizes = unit, names, sizes
+    def __init__(self, names: Mapping[str, str], sizes: Mapping[str, int], count: Counter[int], fresh: Names) -> None:
+        self.names, self.sizes, self.count, self.fresh = names, sizes, count, fresh
+        self.lines: list[str] = []
+        self._done: dict[int, str] = {}
 
     def text(self, value: Value, dtype: str) -> str:
-        """A returned value, contiguous and in its stored dtype."""
+        """A returned value, contiguous and in its stored dtype. `lines` holds the statements that it needs first."""
         if is_rearrangement(value):
             return f"{self._moved(value)}.contiguous()"
         torch_dtype = {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype)
-        return f"({self._double(value)}).to(torch.{torch_dtype}).contiguous()"
+        return f"{self._double(value)}.to(torch.{torch_dtype}).contiguous()"
 
     def _moved(self, value: Value) -> str:
         if value.word == "param":
@@ -61,6 +64,17 @@ class PreparationEmitter:
         return f"torch.stack(({', '.join(blocks)}), {axis + 1}).flatten({axis}, {axis + 2})"
 
     def _double(self, value: Value) -> str:
+        """A float64 text that binds as an atom; what is used twice is computed once."""
+        if id(value) not in self._done:
+            text = self._double_text(value)
+            if self.count[id(value)] > 1 and value.word not in ("number", "size"):
+                name = self.fresh.new("t")
+                self.lines.append(f"{name} = {text}")
+                text = name
+            self._done[id(value)] = text
+        return self._done[id(value)]
+
+    def _double_text(self, value: Value) -> str:
         if is_rearrangement(value):
             return f"{self._moved(value)}.double()"
         if value.word == "number":
@@ -71,18 +85,18 @@ class PreparationEmitter:
             return str(dim.size(self.sizes))
         if value.word == "cast":
             dtype = {"float8_e4m3": "float8_e4m3fn"}.get(str(value.attrs["dtype"]), str(value.attrs["dtype"]))
-            return f"({self._double(value.args[0])}).to(torch.{dtype}).double()"
+            return f"{self._double(value.args[0])}.to(torch.{dtype}).double()"
         if value.word == "matvec":
             matrix, vector = value.args
             turned = ".T" if vector.rows == matrix.rows and vector.rows != matrix.cols else ""
-            return f"({self._double(matrix)}){turned} @ ({self._double(vector)})"
-        args = [f"({self._double(arg)}){self._broadcast(arg, value)}" for arg in value.args]
+            return f"({self._double(matrix)}{turned} @ {self._double(vector)})"
+        args = [f"{self._double(arg)}{self._broadcast(arg, value)}" for arg in value.args]
         if value.word == "neg":
-            return f"-{args[0]}"
+            return f"(-{args[0]})"
         if value.word == "pow":
-            return f"{args[0]} ** {value.attrs['exponent']}"
+            return f"({args[0]} ** {value.attrs['exponent']})"
         if value.word in INFIX:
-            return f"{args[0]} {INFIX[value.word][0]} {args[1]}"
+            return f"({args[0]} {INFIX[value.word][0]} {args[1]})"
         raise LoweringError(f"{value.line}:{value.column}: {value.word} has no spelling in a preparation")
 
     @staticmethod

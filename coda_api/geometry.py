@@ -62,8 +62,9 @@ class Geometry:
         ratio = self.ratio(cols)
         wide = self.segment_n * ratio if ratio == 1 else self.slice_n * ratio
         if wide.denominator != 1 or wide < 1:
+            least = 1 / ratio
             raise LoweringError(
-                f'a slice of {self.slice_n} columns holds {wide} columns of "{cols}"; use slice_n of at least {1 / ratio}'
+                f'a slice of {self.slice_n} columns holds {wide} of "{cols}"; use slice_n of at least {least}'
             )
         return int(wide)
 

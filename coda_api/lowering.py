@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_epilogue import group_symbols
 from coda_synth.coda_api.emit_finisher import emit_finisher
 from coda_synth.coda_api.emit_kernel import emit_kernel
 from coda_synth.coda_api.emit_preparation import PreparationEmitter, stored_dtype
-from coda_synth.coda_api.expressions import LoweringError, Names
+from coda_synth.coda_api.emit_slice import group_symbols
+from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
-from coda_synth.coda_api.launch_text import UnitCall, launch_record, module_text
+from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
@@ -73,7 +73,8 @@ class _Lowering:
     stored: dict[Ref, Stored] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     calls: list[UnitCall] = field(default_factory=list)
-    prepared: dict[str, str] = field(default_factory=dict)
+    prepared: list[str] = field(default_factory=list)
+    prepare_lines: list[str] = field(default_factory=list)
     used_schedules: dict[str, Schedule] = field(default_factory=dict)
     names_by_key: dict[str, str] = field(default_factory=dict)
 
@@ -144,7 +145,7 @@ class _Lowering:
     def _lower_call(self, call: Call) -> None:
         live = {o: call.unit.outputs[o] for o in self.program.live_outputs(call)}
         if isinstance(call.unit, Preparation):
-            self._prepare(call, call.unit, live)
+            self._prepare(call, live)
             return
         tensors = self._tensors(call, live)
         for text in self._unit_texts(call, live, tensors):
@@ -187,12 +188,16 @@ class _Lowering:
         }
         return Tensors(params, outputs, self.form or "pointer", frozenset(scalars))
 
-    def _prepare(self, call: Call, unit: Preparation, live: Mapping[str, Value]) -> None:
+    def _prepare(self, call: Call, live: Mapping[str, Value]) -> None:
         names = {p: self._of(r).name for p, r in call.args.items() if r.input or r.call}
-        emitter = PreparationEmitter(unit, names, {s: d.size(self.sizes) for s, d in call.binding.items()})
+        sizes = {s: d.size(self.sizes) for s, d in call.binding.items()}
+        emitter = PreparationEmitter(names, sizes, uses(live.values()), self.names)
         for output, value in live.items():
             stored = self._of(Ref(call=call.name, output=output))
-            self.prepared[stored.name] = emitter.text(value, stored.dtype)
+            text = emitter.text(value, stored.dtype)
+            self.prepare_lines += [*emitter.lines, f"{stored.name} = {text}"]
+            emitter.lines.clear()
+            self.prepared.append(stored.name)
 
     # -- the result
 
@@ -202,16 +207,12 @@ class _Lowering:
         read = self._read_inputs([c.call for c in self.calls])
         prepared_from = self._read_inputs([c for c in self.program.live_calls() if isinstance(c.unit, Preparation)])
         arguments = (*read, *self.prepared, *(b.name for b in buffers))
+        title = self.program.docstring or self.program.name
         source = module_text(
-            self.program,
-            self.texts,
-            self.calls,
-            self.prepared,
-            tuple(prepared_from),
-            arguments,
-            self.stored,
-            self.form or "",
-            self.processors,
+            head_text(title, self.program.name, self.form or "", self.processors),
+            self.texts.values(),
+            prepare_text(prepared_from, self.prepare_lines, self.prepared),
+            launch_text(self.calls, arguments, self.stored),
         )
         return Generated(
             source,

@@ -185,7 +185,7 @@ def rotation(position, f_hi, f_lo):
     "merge_logsumexp": '''
 @triton.jit
 def merge_logsumexp(top, weight, x, live):
-    """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps maximum -inf."""
+    """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps -inf."""
     x = tl.where(live, x, float("-inf"))
     new = tl.maximum(top, tl.max(x, 1))
     base = tl.where(new == float("-inf"), 0.0, new)

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from coda_synth.coda_api.generated import Generated, KernelArg, Launch, Resources
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-
-from coda_synth.coda_api.generated import Generated, KernelArg, Launch, Resources
 
 # The numbers of a kernel must not move with a release of triton, so the default of contracting a * b + c is stated.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -41,7 +40,7 @@ class BuildError(Exception):
 
 
 def load(source: str, name: str = "generated") -> types.ModuleType:
-    """Executes generated text as a module. The text is ours, never a candidate's; triton reads it back from linecache."""
+    """Executes generated text (ours, never a candidate's) as a module; triton reads it back from linecache."""
     filename = f"<{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     module = types.ModuleType(name)

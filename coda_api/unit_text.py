@@ -53,8 +53,8 @@ class UnitParam:
     """One parameter of an emitted function.
 
     kind: "pointer", "descriptor" (block given), "scalar" (a float), "size" (an int, the length of `dim`), "constexpr"
-    (value given), "tiles" (the number of tiles of the partial `tensor`), "tile_width" (constexpr; columns of one tile of
-    `tensor`). tensor: the unit's own name of the parameter or output that is passed.
+    (value given), "tiles" (the number of tiles of the partial `tensor`), "tile_width" (constexpr; columns of one of its
+    tiles). tensor: the unit's own name of the parameter or output that is passed.
     """
 
     name: str
@@ -68,13 +68,14 @@ class UnitParam:
 
 @dataclass(frozen=True, slots=True)
 class UnitText:
-    """An emitted unit. grid: "tiles" (persistent over tiles of the product), "rows" (one program a row block), "one"."""
+    """An emitted unit. grid: "tiles" (persistent over the product's tiles), "rows" (a program a row block), "one"."""
 
     name: str
     text: str
     params: tuple[UnitParam, ...]
     grid: Literal["tiles", "rows", "one"]
     block_rows: int = 0
+    rows: Dim | None = None  # for a grid of rows: the dim that it covers
 
 
 class SizeNames:

@@ -130,8 +130,10 @@ def prepare(inv_freq):
     """Rearranges the weights, once for each update of them."""
     import torch
 
-    f_hi = (((inv_freq.double()) / (6.283185307179586)).to(torch.float32).double()).to(torch.float32).contiguous()
-    f_lo = (((inv_freq.double()) / (6.283185307179586)) - (((inv_freq.double()) / (6.283185307179586)).to(torch.float32).double())).to(torch.float32).contiguous()
+    t = (inv_freq.double() / 6.283185307179586)
+    t_2 = t.to(torch.float32).double()
+    f_hi = t_2.to(torch.float32).contiguous()
+    f_lo = (t - t_2).to(torch.float32).contiguous()
     return {"f_hi": f_hi, "f_lo": f_lo}
 
 

@@ -47,7 +47,7 @@ def maximum(a, b):
 
 @triton.jit
 def merge_logsumexp(top, weight, x, live):
-    """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps maximum -inf."""
+    """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps -inf."""
     x = tl.where(live, x, float("-inf"))
     new = tl.maximum(top, tl.max(x, 1))
     base = tl.where(new == float("-inf"), 0.0, new)
@@ -126,15 +126,15 @@ def per_token(
 
 @triton.jit
 def average_sums(loss, kept, mean_out, M, BLOCK: tl.constexpr):
-    total_sum = tl.zeros((BLOCK,), tl.float32)
-    total_sum_2 = tl.zeros((BLOCK,), tl.float32)
+    running_sum = tl.zeros((BLOCK,), tl.float32)
+    running_sum_2 = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, M, BLOCK):
         rows = start + tl.arange(0, BLOCK)
         loss_rows = tl.load(loss + rows, mask=rows < M, other=0).to(tl.float32)
-        total_sum += tl.where(rows < M, loss_rows, 0.0)
+        running_sum += tl.where(rows < M, loss_rows, 0.0)
         kept_rows = tl.load(kept + rows, mask=rows < M, other=0).to(tl.float32)
-        total_sum_2 += tl.where(rows < M, kept_rows, 0.0)
-    mean = tl.sum(total_sum, 0) / maximum(tl.sum(total_sum_2, 0), 1.0)
+        running_sum_2 += tl.where(rows < M, kept_rows, 0.0)
+    mean = tl.sum(running_sum, 0) / maximum(tl.sum(running_sum_2, 0), 1.0)
     tl.store(mean_out, mean)
 
 
