@@ -29,7 +29,7 @@ def show(args: argparse.Namespace) -> Exit:
     if args.json:
         print_json({"report": found, "attempts": record.attempts, "folder": str(folder), "note": record.note})
     else:
-        print_run(console(), found, folder, runs_option(args), record.note)
+        print_run(console(), found, folder, runs_option(args), f"Note:    {record.note}" if record.note else "")
     return Exit.OK
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import sys
 from pathlib import Path
 
 from coda_synth.agent.cli_view import attempts_table, table, time_text
-from coda_synth.evaluator.evaluation import Evaluation, Timing
+from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing
 from coda_synth.runs.leaderboard import Board, Row
-from coda_synth.runs.report import Report, Totals, headline
+from coda_synth.runs.report import Report, Totals, headline, time_ms
 from rich.console import Console
+from rich.table import Table
 
 
-def print_run(screen: Console, report: Report, folder: Path, options: str, note: str = "") -> None:
+def print_run(screen: Console, report: Report, folder: Path, options: str, remark: str = "") -> None:
     """options: what the next commands need to find the same record, as " --runs PATH"."""
     run = report.run
     author = f"{run.provider} {run.model}".strip()
     _say(screen, f"{run.task} by {author}, run {run.id}, started {run.started}")
-    if note:
-        _say(screen, f"note: {note}")
     screen.print(attempts_table(report.rows))
-    for line in [*_best(report, folder), *_cost(report.totals), *_next(report, options)]:
+    _say(screen, "")
+    remarks = [remark] if remark else []
+    for line in [*remarks, *_best(report, folder), *_cost(report.totals), *_next(report, options)]:
         _say(screen, line)
 
 
@@ -27,13 +31,18 @@ def _best(report: Report, folder: Path) -> list[str]:
     attempt = report.best
     if attempt is None or attempt.candidate is None or attempt.evaluation is None:
         return [f"No candidate passed; the record is in {folder}"]
-    path = folder / "candidates" / f"{attempt.candidate.id}.coda"
+    figure = headline(attempt.evaluation)
+    time = f", {_time(figure)} on {figure.shape} ({figure.device})" if figure else ""
     return [
-        f"Best:  candidate {attempt.candidate.id}, step {attempt.step}",
-        f"Where: {path}",
-        f"Why:   {report.why_best}",
-        f"Beside it: {_beside(attempt.evaluation)}",
+        f"Best:    candidate {attempt.candidate.id}, step {attempt.step}{time}",
+        f"Where:   {folder / 'candidates' / f'{attempt.candidate.id}.coda'}",
+        f"Why:     {report.why_best}",
+        f"Against: {_beside(attempt.evaluation)}",
     ]
+
+
+def _time(figure: Timing | Modelled) -> str:
+    return time_text(time_ms(figure), isinstance(figure, Timing))
 
 
 def _beside(evaluation: Evaluation) -> str:
@@ -60,48 +69,51 @@ def _cost(totals: Totals) -> list[str]:
 
 
 def _next(report: Report, options: str) -> list[str]:
-    run = report.run
-    steps = [f"coda-synth show {run.id}{options}", f"coda-synth leaderboard --task {run.task}{options}"]
+    run, command = report.run, command_name()
+    steps = [f"{command} show {run.id}{options}", f"{command} leaderboard --task {run.task}{options}"]
     if report.best is not None:
-        steps.append(f"coda-synth export {run.id}{options} --out exports/{run.task}")
+        steps.append(f"{command} export {run.id}{options} --out exports/{run.task}")
     return ["Next:", *(f"  {step}" for step in steps)]
 
 
+def command_name() -> str:
+    """What to type here to reach this very command: its name, if the PATH leads to it, else as it was called."""
+    called = Path(sys.argv[0])
+    if called.name != "coda-synth":
+        return "python -m coda_synth"
+    found = shutil.which("coda-synth")
+    return "coda-synth" if found and Path(found).resolve() == called.resolve() else str(called)
+
+
 def print_board(screen: Console, board: Board) -> None:
-    """Two tables, never one: an estimate does not rank beside a measurement."""
+    """One table a task and device; an estimate never stands beside a measurement."""
     for note in board.notes:
         _say(screen, f"note: {note}")
-    for title, rows in (("Measured", board.measured), ("Modelled (estimates, not measurements)", board.modelled)):
-        if rows:
-            screen.print(_board_table(title, rows))
+    for rows in (board.measured, board.modelled):
+        for (task, device), group in itertools.groupby(rows, key=lambda row: (row.task, row.device)):
+            found = tuple(group)
+            how = "measured on" if found[0].measured else "modelled (estimates, not measurements) for"
+            screen.print(_board_table(f"{task}, {how} {device}", found))
+            _say(screen, "")
     if not board.measured and not board.modelled:
         _say(screen, "No candidate has passed yet; `coda-synth synth TASK` makes some.")
 
 
-def _board_table(title: str, rows: tuple[Row, ...]) -> object:
-    columns = (
-        "task",
-        "shape",
-        "device",
-        "#",
-        "candidate",
-        "author",
-        "time",
-        "bare GEMMs",
-        "eager",
-        "compile",
-        "of bound",
-        "run",
-    )
+def _board_table(title: str, rows: tuple[Row, ...]) -> Table:
+    """Only peers that somebody was compared with have a column."""
+    peers = {"bare GEMMs": [r.vs_bare for r in rows], "eager": [r.vs_eager for r in rows]}
+    peers |= {"torch.compile": [r.vs_compile for r in rows]}
+    shown = [name for name, ratios in peers.items() if any(ratios)]
+    columns = ("shape", "#", "candidate", "time", *(f"vs {name}" for name in shown), "of bound", "author", "run/step")
     cells = [
         (
-            *(r.task, r.shape, r.device, str(r.rank), r.candidate, r.author, time_text(r.time_ms, r.measured)),
-            *("-" if v is None else f"{v:.2f}x" for v in (r.vs_bare, r.vs_eager, r.vs_compile)),
-            *(f"{r.bound_share:.0%}", f"{r.run}/{r.step}"),
+            *(r.shape, str(r.rank), r.candidate, f"{r.time_ms:.3f} ms"),
+            *("-" if (ratio := peers[name][i]) is None else f"{ratio:.2f}x" for name in shown),
+            *(f"{r.bound_share:.0%}", r.author, f"{r.run}/{r.step}"),
         )
-        for r in rows
+        for i, r in enumerate(rows)
     ]
-    return table(columns, cells, title=title, right=("#", "time", "bare GEMMs", "eager", "compile", "of bound"))
+    return table(columns, cells, title=title, right=("#", "time", "of bound", *(f"vs {name}" for name in shown)))
 
 
 def _say(screen: Console, line: str) -> None:

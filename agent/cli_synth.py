@@ -128,6 +128,6 @@ def _end(args: argparse.Namespace, writer: RunWriter, outcome: Outcome, screen: 
 
     found = report(writer.run, outcome.attempts)
     if not args.json:
-        print_run(screen, found, writer.folder, runs_option(args), f"it ended because: {outcome.reason}")
+        print_run(screen, found, writer.folder, runs_option(args), f"Ended:   {outcome.reason}")
     interrupted = outcome.stop is Stop.INTERRUPTED
     return {"report": found, "folder": str(writer.folder), "stop": outcome.reason, "interrupted": interrupted}

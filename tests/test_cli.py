@@ -222,7 +222,7 @@ def test_synth_says_what_happened_and_what_is_best(run_folder: tuple[Path, subpr
     folder, done = run_folder
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # progress is for terminals
-    for words in ("REJECTED", "did you mean", "PASSED", "modelled", "Best:", "Why:", "Next:", "coda-synth export"):
+    for words in ("REJECTED", "did you mean", "PASSED", "modelled", "Best:", "Why:", "Next:", "coda_synth export"):
         assert words in done.stdout
     path = next(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("Where:"))
     assert (folder / path).read_text(encoding="utf-8").strip() == GOOD.strip()
