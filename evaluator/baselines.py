@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import torch
 from coda_synth.coda_api.dims import Dim
 from coda_synth.evaluator.inputs import Inputs
-from coda_synth.tasks.spec import Sizes, TaskSpec
+from coda_synth.tasks.spec import Sizes, TaskSpec, Tensors
 
-Run = Callable[[], object]
+Reference = Callable[[], Tensors]
 NAMES = ("bare_gemm", "eager", "compile")
 
 
-def bare_gemm(task: TaskSpec, sizes: Sizes, dtype: torch.dtype) -> Run:
+def bare_gemm(task: TaskSpec, sizes: Sizes, dtype: torch.dtype) -> Callable[[], None]:
     """The task's GEMMs alone, one torch.mm each, weights as nn.Linear keeps them: the bound to approach."""
     calls = []
     for gemm in task.gemms:
@@ -29,53 +29,42 @@ def bare_gemm(task: TaskSpec, sizes: Sizes, dtype: torch.dtype) -> Run:
     return run
 
 
-def eager(task: TaskSpec, inputs: Inputs) -> Run:
-    """The task's reference as its author wrote it."""
-
-    def run() -> object:
-        with torch.no_grad():
-            return task.reference(**inputs)
-
-    return run
-
-
-def compiled(task: TaskSpec, inputs: Inputs, compiler: Callable[..., object]) -> Run:
-    """The reference through torch.compile. compiler: made once for all sets, by `compiler_of`."""
-
-    def run() -> object:
-        with torch.no_grad():
-            return compiler(**inputs)
-
-    return run
-
-
-def compiler_of(task: TaskSpec) -> Callable[..., object]:
-    return torch.compile(task.reference, dynamic=False)  # type: ignore[no-any-return]
-
-
-def line_up(task: TaskSpec, sizes: Sizes, inputs: Inputs, sets: int) -> tuple[dict[str, list[Run]], list[str]]:
-    """Every baseline that works here, one run per set of inputs, and a note for each that does not."""
-    dtype = next(v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point())
-    copies = [inputs, *(_cloned(inputs) for _ in range(sets - 1))]
-    compiler = compiler_of(task)
-    makers: Mapping[str, Callable[[Inputs], Run]] = {
-        "bare_gemm": lambda _: bare_gemm(task, sizes, dtype),
-        "eager": lambda own: eager(task, own),
-        "compile": lambda own: compiled(task, own, compiler),
-    }
-    found: dict[str, list[Run]] = {}
+def references(task: TaskSpec, inputs: Sequence[Inputs]) -> tuple[dict[str, list[Reference]], list[str]]:
+    """The task's reference as its author wrote it and through torch.compile, one callable for each set of inputs, and
+    a note for each that does not run here."""
+    torch._dynamo.reset()  # its cache of shapes is short, and over it compiled code would silently be eager
+    versions = {"eager": task.reference, "compile": torch.compile(task.reference, dynamic=False)}
+    found: dict[str, list[Reference]] = {}
     notes = []
-    for name, maker in makers.items():
+    for name, function in versions.items():
         try:
-            runs = [maker(own) for own in copies]
+            runs = [_bound(function, own) for own in inputs]
             for run in runs:
                 run()
             torch.cuda.synchronize()
             found[name] = runs
         except Exception as error:  # a baseline that this machine cannot run is missing from the table, and said to be
-            notes.append(f"the baseline {name} is missing: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            said = (str(error).splitlines() or [""])[0][:200]
+            notes.append(f"the baseline {name} is missing: {type(error).__name__}: {said}")
             torch.cuda.empty_cache()
     return found, notes
+
+
+def _bound(function: Callable[..., Tensors], inputs: Inputs) -> Reference:
+    def run() -> Tensors:
+        with torch.no_grad():
+            return function(**inputs)
+
+    return run
+
+
+def line_up(
+    task: TaskSpec, sizes: Sizes, inputs: Inputs, sets: int
+) -> tuple[dict[str, Sequence[Callable[[], object]]], list[str]]:
+    """Every baseline that works here, one run for each of `sets` sets of inputs, and notes on those that do not."""
+    dtype = next(v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point())
+    found, notes = references(task, [inputs, *(_cloned(inputs) for _ in range(sets - 1))])
+    return {"bare_gemm": [bare_gemm(task, sizes, dtype) for _ in range(sets)], **found}, notes
 
 
 def _cloned(inputs: Inputs) -> Inputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -199,7 +200,7 @@ def _warnings(found: Resources, has_gemm: bool) -> list[Diagnostic]:
 def _hello() -> Mapping[str, Any]:
     import triton
 
-    return {"triton": triton.__version__}
+    return {"triton": triton.__version__, "python": platform.python_version()}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.channel import Message
@@ -39,34 +40,47 @@ class Checker:
 
     def expect(self, cases: Iterable[Case]) -> None:
         """Lets the reference child compute these oracles while the candidate child works."""
-        self.reference.post("expect", ORACLE_S, cases=to_data(list(cases)), **self._task())
+        self.reference.post("expect", ORACLE_S, {"cases": to_data(list(cases)), **self._task()})
 
     def check(self, worker: Child, case: Case) -> Message:
         """One case: adds its Check to the trial, raises StageFailed unless it passed, returns the worker's answer."""
         start = time.monotonic()
         op = "meaning" if case.form == "reference" else "execute"
-        answer = worker.request(
-            op, self.limit_s, source=self.trial.candidate.source, facts=to_data(self.trial.facts), case=to_data(case)
-        )
+        answer = worker.request(op, self.limit_s, self.run(case))
         judgement = self._decide(case, answer)
         faults = tuple(answer.data.get("faults", ()))
         ratio = float("inf") if faults else float(judgement["error_ratio"])
         worst = faults[0] if faults else str(judgement["worst"])
         seconds = round(time.monotonic() - start, 3)
-        self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, case.form, ratio, worst, seconds))
+        form = str(answer.data.get("form", case.form))
+        self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
         if not ratio <= 1.0:
             raise StageFailed(Verdict.INCORRECT, self._words(case, faults, tuple(judgement["findings"]), worst))
         return answer
 
-    def _decide(self, case: Case, answer: Message) -> dict[str, object]:
+    def run(self, case: Case) -> dict[str, object]:
+        """What the candidate child needs to know to run a case."""
+        return {"source": self.trial.candidate.source, "facts": to_data(self.trial.facts), "case": to_data(case)}
+
+    def peers(self, worker: Child, case: Case) -> list[str]:
+        """How the baselines themselves fare under the oracle, in words: a peer that cuts corners is no bar to clear."""
+        answer = worker.request("peers", self.limit_s, self.run(case))
+        lines, start = list(answer.data["notes"]), 0
+        for name, heads in answer.data["peers"].items():
+            found = self._decide(case, Message({"tensors": heads}, answer.blobs[start : start + len(heads)]))
+            start += len(heads)
+            lines.append(f"the baseline {name} has {float(found['error_ratio']):.3g} of the allowed error")
+        return lines
+
+    def _decide(self, case: Case, answer: Message) -> Mapping[str, Any]:
         """The reference child's judgement. Whatever befalls that child is the judge's failure, not the candidate's."""
         try:
-            reply = self.reference.request(
-                "decide", ORACLE_S, answer.blobs, tensors=answer.data["tensors"], case=to_data(case), **self._task()
-            )
+            asked = {"tensors": answer.data["tensors"], "case": to_data(case), **self._task()}
+            reply = self.reference.request("decide", ORACLE_S, asked, answer.blobs)
         except (ChildFailure, ChildRaised) as error:
             raise JudgeError(f"the reference of {self.trial.facts.name} failed ({case}): {error}") from error
-        return dict(reply.data["judgement"])
+        judgement: Mapping[str, Any] = reply.data["judgement"]
+        return judgement
 
     def _words(
         self, case: Case, faults: tuple[str, ...], findings: tuple[str, ...], worst: str

@@ -33,6 +33,7 @@ import coda_synth
 
 _SLICE_S = 0.05  # how often limits are looked at while waiting
 _LOG_TAIL = 2000
+Blobs = tuple[bytes | bytearray | memoryview, ...]
 
 
 class JudgeError(Exception):
@@ -87,12 +88,12 @@ class Child:
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
-    def request(self, op: str, seconds: float, blobs: tuple[Any, ...] = (), **data: Any) -> Message:
+    def request(self, op: str, seconds: float, data: Mapping[str, Any] = {}, blobs: Blobs = ()) -> Message:
         """One question and its answer. Raises ChildRaised, ChildTimeout, ChildCrashed or JudgeError."""
-        self.post(op, seconds, blobs, **data)
+        self.post(op, seconds, data, blobs)
         return self.collect(seconds)
 
-    def post(self, op: str, seconds: float, blobs: tuple[Any, ...] = (), **data: Any) -> None:
+    def post(self, op: str, seconds: float, data: Mapping[str, Any] = {}, blobs: Blobs = ()) -> None:
         """Asks without waiting for the answer, which `collect` fetches; one question may be open at a time."""
         self.ready()
         if self._open:  # an answer that nobody fetched, since a stage ended early

@@ -27,8 +27,9 @@ class Bound:
 
     @property
     def arguments(self) -> dict[str, torch.Tensor | float]:
-        tensors = {name: g.tensor for name, g in {**self.inputs, **self.buffers}.items()}
-        return {name: {**tensors, **self.numbers}[name] for name in self.generated.arguments}
+        known: dict[str, torch.Tensor | float] = dict(self.numbers)
+        known |= {name: g.tensor for name, g in (*self.inputs.items(), *self.buffers.items())}
+        return {name: known[name] for name in self.generated.arguments}
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """The program's outputs by name, as they stand in their buffers."""

@@ -28,6 +28,8 @@ from coda_synth.evaluator.trace import Graph
 from coda_synth.evaluator.trial import StageFailed, Trial
 from coda_synth.tasks.catalog import task_names
 
+from coda_synth import __version__
+
 __all__ = ["Judge", "JudgeError", "Limits"]
 
 
@@ -96,7 +98,7 @@ class Judge:
 
     def trace(self, task: str) -> Graph:
         """The task's reference as a graph of operations, made in the reference child."""
-        graph: Graph = from_data(Graph, self._reference("trace", task=task).data["graph"])
+        graph: Graph = from_data(Graph, self.ask_reference("trace", task=task).data["graph"])
         return graph
 
     def evaluate(
@@ -115,7 +117,7 @@ class Judge:
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
         trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
-        trial.environment = {"target": self.target, "model_device": self.model_device.name}
+        trial.environment = self._environment()
         try:
             self._read(trial)
             cases = self._plan(trial)
@@ -130,13 +132,13 @@ class Judge:
 
     def _read(self, trial: Trial) -> None:
         with trial.entering("read"):
-            reply = self.builder.request("read", self.limits.read_s, **self.asked(trial))
+            reply = self.builder.request("read", self.limits.read_s, self.asked(trial))
             if diagnostics := from_data(tuple[Diagnostic, ...], reply.data["diagnostics"]):
                 raise StageFailed(Verdict.REJECTED, diagnostics)
 
     def _plan(self, trial: Trial) -> list[Case]:
         with trial.entering("build"):
-            reply = self.builder.request("plan", self.limits.read_s, **self.asked(trial), seed=trial.seed)
+            reply = self.builder.request("plan", self.limits.read_s, {**self.asked(trial), "seed": trial.seed})
             trial.schedules = from_data(dict[str, Schedule], reply.data["schedules"])
             trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
             trial.profile = list(reply.data["profile"])
@@ -147,7 +149,7 @@ class Judge:
         """Compiles and checks side by side, since each takes seconds; a candidate that does not build is a BUILD_ERROR
         whatever the checks say."""
         start, problem = time.monotonic(), None
-        self.builder.post("build", self.limits.build_s, **self.asked(trial))
+        self.builder.post("build", self.limits.build_s, self.asked(trial))
         try:
             self._check(trial, cases)
         except (StageFailed, ChildFailure, ChildRaised) as error:
@@ -172,7 +174,7 @@ class Judge:
     def _on_device(self, trial: Trial, measure: bool, shapes: tuple[str, ...]) -> None:
         try:
             on_device.check(trial, self, measure, shapes)
-        except (StageFailed, ChildFailure, ChildRaised):
+        except ChildRaised:
             self.gpu.close()  # an illegal address leaves a context in which everything fails
             raise
 
@@ -194,16 +196,21 @@ class Judge:
 
             raise UnknownTask(task)
         if (task, dtype) not in self._facts:
-            reply = self._reference("describe", task=task, dtype=dtype)
+            reply = self.ask_reference("describe", task=task, dtype=dtype)
             self._facts[task, dtype] = from_data(TaskFacts, reply.data["facts"])
         return self._facts[task, dtype]
 
-    def _reference(self, op: str, **data: object) -> Message:
+    def ask_reference(self, op: str, **data: object) -> Message:
         """Asks the reference child; whatever befalls it is the judge's failure, not a candidate's."""
         try:
-            return self.reference.request(op, 120.0, **data)
+            return self.reference.request(op, 120.0, data)
         except (ChildFailure, ChildRaised) as error:
-            raise JudgeError(f"the reference of {data.get('task')} failed: {error}") from error
+            raise JudgeError(f"the reference child failed ({op} {data.get('task', '')}): {error}") from error
+
+    def _environment(self) -> dict[str, str]:
+        """The receipt's first lines; a GPU adds its own."""
+        versions = {**self.builder.ready(), "torch": str(self.reference.ready()["torch"])}
+        return {"target": self.target, "model_device": self.model_device.name, "version": __version__, **versions}
 
     def _has_gpu(self) -> bool:
         if self.device == "cpu":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from coda_synth.evaluator import baselines, timing
 from coda_synth.evaluator.execution import Bound
@@ -19,13 +21,13 @@ def measure(bound: Bound, task: TaskSpec, sizes: Sizes, inputs: Inputs, seconds:
     clocks = timing.clocks()
     bits = tuple(timing.output_bits(p) for p in programs)
     graph = _graph(bound, peers, notes, seconds / 2)
-    launch_ms = timing.launch_times(bound)
-    if not launch_ms:
-        notes.append("the driver's tracer saw no launches, so the time of each is not known")
+    launch_ms = _launch_ms(bound, notes)
     return Measured(samples, graph, launch_ms, _prepare_ms(bound, inputs), bits, tuple(notes), clocks)
 
 
-def _graph(bound: Bound, peers: dict[str, list[timing.Run]], notes: list[str], seconds: float) -> dict[str, Sample]:
+def _graph(
+    bound: Bound, peers: Mapping[str, Sequence[timing.Run]], notes: list[str], seconds: float
+) -> dict[str, Sample]:
     """Candidate and bare GEMMs as CUDA graphs, for programs of several launches."""
     if len(bound.generated.launches) < 2:
         return {}
@@ -35,6 +37,16 @@ def _graph(bound: Bound, peers: dict[str, list[timing.Run]], notes: list[str], s
     except RuntimeError as error:
         notes.append(f"no CUDA graph could be made: {str(error).splitlines()[0][:200]}")
         return {}
+
+
+def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, float]:
+    try:
+        found = timing.launch_times(bound)
+    except RuntimeError:  # no access to the driver's tracer
+        found = {}
+    if not found:
+        notes.append("the driver's tracer saw no launches, so the time of each is not known")
+    return found
 
 
 def _prepare_ms(bound: Bound, inputs: Inputs) -> float:

@@ -15,7 +15,7 @@ from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Measured
 from coda_synth.evaluator.profile import measured_lines
-from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.serial import from_data
 from coda_synth.evaluator.trial import StageFailed, Trial
 
 if TYPE_CHECKING:
@@ -34,16 +34,19 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
     trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
     with trial.entering("device"):
         small = [*_device_cases(judge, trial), *_cut_cases(trial)]
+        checker.expect(small)
         for case in small:
             checker.check(judge.gpu, case)
     for index, label in enumerate(labels):
         case = _full_case(trial, trial.facts.time_shapes[label], index)
         with trial.entering("device"):
+            checker.expect([case])
             bits = checker.check(judge.gpu, case).data["bits"]
         if measure:
             with trial.entering("measure"):
-                judge.reference.request("release", judge.limits.device_s)
-                _time(judge, trial, label, case, bits)
+                trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
+                judge.ask_reference("release")
+                _time(judge, checker, label, case, bits)
 
 
 # ---- the cases -------------------------------------------------------------------------------------------------------
@@ -51,7 +54,7 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
 
 def _device_cases(judge: Judge, trial: Trial) -> list[Case]:
     """Every style with the shipped schedules on a few tiles, aligned and odd, and the shapes that the task checks."""
-    reply = judge.builder.request("device_sizes", judge.limits.read_s, **judge.asked(trial))
+    reply = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial))
     styles, shapes, few = trial.facts.styles, trial.facts.check_shapes, trial.facts.styles[:4]
     wanted = [(reply.data["even"], style) for style in styles] + [(reply.data["odd"], style) for style in few]
     wanted += [(sizes, styles[i % len(styles)]) for i, sizes in enumerate(shapes)]
@@ -89,24 +92,18 @@ def _cut_cases(trial: Trial) -> list[Case]:
 # ---- the time --------------------------------------------------------------------------------------------------------
 
 
-def _time(judge: Judge, trial: Trial, label: str, case: Case, bits: Mapping[str, int]) -> None:
+def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[str, int]) -> None:
+    trial = checker.trial
     on = _measured_device(trial) or judge.model_device
     with gpu_lock(trial.environment["gpu"]):
-        reply = judge.gpu.request(
-            "measure",
-            judge.limits.measure_s,
-            source=trial.candidate.source,
-            facts=to_data(trial.facts),
-            case=to_data(case),
-            seconds=judge.limits.race_s,
-        )
+        asked = {**checker.run(case), "seconds": judge.limits.race_s}
+        reply = judge.gpu.request("measure", judge.limits.measure_s, asked)
     found = from_data(Measured, reply.data["measured"])
     if any(dict(seen) != dict(bits) for seen in found.fingerprints):
         said = f"a timed run gave other bits than the checked run of the same input ({case})"
         raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", said),))
-    priced = judge.builder.request(
-        "price", judge.limits.read_s, **{**judge.asked(trial), "device": on.name}, sizes=dict(case.sizes)
-    )
+    asked = {**judge.asked(trial), "device": on.name, "sizes": dict(case.sizes)}
+    priced = judge.builder.request("price", judge.limits.read_s, asked)
     bound_ms = float(priced.data["bound_ms"])
     launches = from_data(list[LaunchCost], priced.data["launches"])
     dtype = trial.facts.signature.dtype

@@ -79,7 +79,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
     return oracle(task(name), dtype, from_data(Case, json.loads(case_text)), _device())
 

@@ -14,12 +14,12 @@ def pack(tensors: Mapping[str, torch.Tensor]) -> tuple[list[dict[str, Any]], tup
     for name, tensor in tensors.items():
         host = tensor.detach().cpu().contiguous()
         heads.append({"name": name, "dtype": str(host.dtype).removeprefix("torch."), "shape": list(host.shape)})
-        blobs.append(memoryview(host.reshape(-1).view(torch.uint8).numpy()) if host.numel() else memoryview(b""))
+        blobs.append(host.reshape(-1).view(torch.uint8).numpy().data)
     return heads, tuple(blobs)
 
 
 def unpack(heads: Sequence[Mapping[str, Any]], blobs: Sequence[memoryview]) -> dict[str, torch.Tensor]:
-    """The inverse of pack. The tensors share memory with the blobs."""
+    """The inverse of pack, in memory of its own."""
     return {str(head["name"]): _tensor(head, blob) for head, blob in zip(heads, blobs, strict=True)}
 
 

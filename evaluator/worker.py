@@ -20,6 +20,7 @@ from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.program import Program, Signature
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
+from coda_synth.evaluator import baselines
 from coda_synth.evaluator.buffers import fingerprint
 from coda_synth.evaluator.channel import Message, serve
 from coda_synth.evaluator.execution import Bound, bind, run_checked
@@ -88,6 +89,16 @@ def _outputs(outputs: Mapping[str, torch.Tensor], case: Case, facts: TaskFacts) 
     return Message({"tensors": heads}, packed)
 
 
+def _peers(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """The baselines' own outputs for a case, for the oracle."""
+    facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
+    _, inputs = _in_place(data)
+    runs, notes = baselines.references(task(facts.name), [inputs])
+    answers = {name: _outputs(run(), case, facts) for name, (run, *_) in runs.items()}
+    heads = {name: answer.data["tensors"] for name, answer in answers.items()}
+    return Message({"peers": heads, "notes": notes}, tuple(b for a in answers.values() for b in a.blobs))
+
+
 def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """Times a candidate that passed at one shape, beside its baselines, and leaves the GPU's memory free."""
     facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
@@ -120,4 +131,4 @@ def _hello() -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"meaning": _meaning, "execute": _execute, "measure": _measure}, hello=_hello)
+    serve({"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure}, hello=_hello)

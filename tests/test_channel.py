@@ -39,12 +39,12 @@ def gone(pid, seconds=5.0):
 
 
 def works(child):
-    return child.request("echo", 20, text="again").data["said"] == "again"
+    return child.request("echo", 20, {"text": "again"}).data["said"] == "again"
 
 
 def test_data_and_buffers_go_and_come_back(child):
     big = os.urandom(3 << 20)
-    answer = child.request("echo", 20, (big, b"", b"ab"), text="ü\n")
+    answer = child.request("echo", 20, {"text": "ü\n"}, (big, b"", b"ab"))
     assert answer.data == {"said": "ü\n", "count": 3}
     assert [bytes(b) for b in answer.blobs] == [big[::-1], b"", b"ba"]
 
@@ -82,27 +82,27 @@ def test_a_hang_is_a_timeout_and_the_process_is_gone(child):
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
 def test_a_killed_child_is_named_by_its_signal(child, name):
     with pytest.raises(ChildCrashed, match=name):
-        child.request("die", 20, signal=name)
+        child.request("die", 20, {"signal": name})
     assert works(child)
 
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_an_early_exit_is_a_crash_also_with_code_0(child, code):
     with pytest.raises(ChildCrashed, match=f"exited with code {code}") as caught:
-        child.request("leave", 20, code=code)
+        child.request("leave", 20, {"code": code})
     assert "leaving early" in caught.value.tail
     assert works(child)
 
 
 def test_a_flood_of_output_neither_blocks_nor_confuses(child):
-    assert child.request("flood", 60, lines=20_000).data == {"printed": 20_000}
+    assert child.request("flood", 60, {"lines": 20_000}).data == {"printed": 20_000}
     assert works(child)
 
 
 @pytest.mark.parametrize("text", ["00", "ff", "7b7d0a", "10000000000000"])
 def test_garbage_on_the_channel_ends_the_child(child, text):
     with pytest.raises(ChildCrashed, match="nonce"):
-        child.request("garbage", 20, hex=text)
+        child.request("garbage", 20, {"hex": text})
     assert works(child)
 
 
@@ -120,8 +120,8 @@ def test_a_grandchild_dies_with_the_group(child):
 
 
 def test_an_answer_nobody_fetched_is_dropped(child):
-    child.post("echo", 20, text="first")
-    assert child.request("echo", 20, text="second").data["said"] == "second"
+    child.post("echo", 20, {"text": "first"})
+    assert child.request("echo", 20, {"text": "second"}).data["said"] == "second"
 
 
 def test_no_descriptor_and_no_process_is_left(child):
@@ -137,7 +137,7 @@ def test_no_descriptor_and_no_process_is_left(child):
 def test_a_child_that_does_not_start_is_no_verdict(child, monkeypatch):
     monkeypatch.setenv("CHANNEL_CHILD_STILLBORN", "1")
     with pytest.raises(JudgeError, match="(?s)does not start.*no reason to live"):
-        child.request("echo", 20, text="")
+        child.request("echo", 20, {"text": ""})
 
 
 @pytest.mark.parametrize("how", ["exit", "SIGTERM", "SIGKILL", "SIGINT"])
@@ -147,7 +147,7 @@ def test_no_child_outlives_its_parent(how, busy):
         import os, sys, time
         from coda_synth.evaluator.child import Child
         child = Child("channel_child")
-        child.request("echo", 20, text="")
+        child.request("echo", 20, {{"text": ""}})
         if {busy}:
             child.post("hang", 60)
         print(child.pid, flush=True)

@@ -1,4 +1,4 @@
-"""Candidates end to end through real children, without a GPU: honest ones pass, wrong ones fail with the right words."""
+"""Candidates end to end through real children, without a GPU: honest ones pass, wrong ones fail and are told why."""
 
 import json
 import os
@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.evaluator.judge import Judge, JudgeError, Limits

@@ -1,0 +1,77 @@
+"""What needs no GPU of the clock: medians and their intervals, guarded memory, the words of a profile."""
+
+import random
+
+import pytest
+import torch
+from coda_synth.coda_api.cost import LaunchCost
+from coda_synth.coda_api.devices import device
+from coda_synth.coda_api.generated import Resources
+from coda_synth.evaluator.buffers import fingerprint, guarded, guarded_copy
+from coda_synth.evaluator.measured import Measured, Sample, summary
+from coda_synth.evaluator.profile import measured_lines, modelled_lines
+
+
+def test_the_median_and_its_interval():
+    assert summary([3.0]) == Sample(3.0, 3.0, 3.0, 1)
+    assert summary([4.0, 1.0, 2.0, 3.0]).median_ms == 2.5
+    found = summary([float(i) for i in range(101)])
+    assert found.median_ms == 50 and found.low_ms < 50 < found.high_ms and found.repeats == 101
+
+
+def test_the_interval_holds_the_true_median_as_often_as_it_says():
+    draw = random.Random(5)
+    held = 0
+    for _ in range(2000):
+        found = summary([draw.expovariate(1.0) for _ in range(40)])
+        held += found.low_ms <= 0.6931 <= found.high_ms
+    assert 0.92 < held / 2000 < 0.985
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn])
+def test_a_fresh_buffer_is_all_nan_and_intact(dtype):
+    made = guarded((3, 5), dtype, "cpu")
+    assert made.tensor.shape == (3, 5) and made.tensor.is_contiguous() and made.tensor.float().isnan().all()
+    assert made.tensor.data_ptr() % 16 == 0 and made.intact()
+    made.tensor.copy_(torch.ones(3, 5))
+    assert made.intact()
+
+
+@pytest.mark.parametrize("offset", [-1, 15, -512, 15 + 512])
+def test_a_write_outside_is_seen(offset):
+    made = guarded((3, 5), torch.float32, "cpu")
+    around = torch.as_strided(made.storage.view(torch.float32), (1,), (1,), made.band // 4 + offset)
+    around.fill_(0.0)
+    assert not made.intact()
+
+
+def test_a_fingerprint_sees_a_bit_a_sign_and_a_swap():
+    value = torch.randn(1000, generator=torch.Generator().manual_seed(1)).bfloat16()
+    first = fingerprint(value)
+    assert fingerprint(value.clone()) == first == fingerprint(guarded_copy(value, "cpu").tensor)
+    negated = value.clone()
+    negated[7] = -value[7]
+    assert fingerprint(negated) != first
+    swapped = value.clone()
+    swapped[3], swapped[900] = value[900], value[3]
+    assert fingerprint(swapped) != first
+    assert fingerprint(torch.tensor([0.0])) != fingerprint(torch.tensor([-0.0]))
+
+
+def test_the_profile_names_launches_shares_and_gaps():
+    launches = [
+        LaunchCost("a", 2 * 10**12, 10**9, 1024, 0.97, 0.8, 2.6e-3),
+        LaunchCost("r", 0, 10**6, 1, 1.0, 1.0, 3e-6),
+    ]
+    words = " ".join(modelled_lines(launches, device("H200"), "bfloat16"))
+    assert (
+        "bound by tensor cores" in words and "97% full" in words and "80% of the peak" in words and "no GEMM" in words
+    )
+    samples = {"candidate": Sample(3.0, 2.9, 3.1, 40), "bare_gemm": Sample(2.7, 2.6, 2.8, 40)}
+    graph = {"candidate": Sample(2.8, 2.8, 2.8, 20), "bare_gemm": Sample(2.69, 2.6, 2.7, 20)}
+    found = Measured(samples, graph, {"a": 2.6, "r": 0.1}, 0.2, ({},), ("the baseline eager is missing",), "1500 MHz")
+    taken = [Resources("a", "k", 180, 16, 155_672, 4, 1.0)]
+    words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16"))
+    assert "a takes 2.6 ms, 87% of the program" in words and "769 TFLOP/s" in words and "16 bytes spilled" in words
+    assert "spends 0.3 ms of 3 ms" in words and "as a CUDA graph it takes 2.8 ms, the bare GEMMs 2.69 ms" in words
+    assert "bare_gemm: 2.7 ms, 0.900" in words and "eager is missing" in words
