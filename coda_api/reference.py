@@ -162,7 +162,7 @@ class _Unit:
 
     def _evaluate(self, value: Value) -> Any:
         args = [self.known[id(a)] for a in value.args]
-        method = self._WORDS.get(value.word)
+        method = MEANINGS.get(value.word)
         if method:
             return method(self, value, *args)
         if any(isinstance(a, Partial) for a in args):
@@ -338,41 +338,42 @@ class _Unit:
         small = self.lengths.whole(value.args[0].rows, value.attrs["dim"])  # type: ignore[arg-type]
         return v.to(self.dtype).reshape(-1, small).sum(0)[:, None]
 
-    _WORDS: dict[str, Callable[..., Any]] = {
-        "param": _param,
-        "number": _number,
-        "part": _part,
-        "size": _size,
-        "index": _index,
-        "gemm": _gemm,
-        "even": _even,
-        "odd": _odd,
-        "interleave": _interleave,
-        "low": _low,
-        "high": _high,
-        "join": _join,
-        "group_sum": _grouped,
-        "group_max": _grouped,
-        "group_min": _grouped,
-        "spread": _spread,
-        "cycle": _cycle,
-        "rotation": _rotation,
-        "tile_sum": _tile_sum,
-        "tile_max": _tile_max,
-        "tile_min": _tile_min,
-        "tile_moments": _tile_moments,
-        "tile_logsumexp": _tile_logsumexp,
-        "pick": _pick,
-        "cast": _cast,
-        "accumulate": _accumulate,
-        "total_sum": _total_sum,
-        "total_max": _total_max,
-        "total_min": _total_min,
-        "total_logsumexp": _total_logsumexp,
-        "total_moments": _total_moments,
-        "sum": _sum,
-        "fold": _fold,
-    }
+
+MEANINGS: dict[str, Callable[..., Any]] = {
+    "param": _Unit._param,
+    "number": _Unit._number,
+    "part": _Unit._part,
+    "size": _Unit._size,
+    "index": _Unit._index,
+    "gemm": _Unit._gemm,
+    "even": _Unit._even,
+    "odd": _Unit._odd,
+    "interleave": _Unit._interleave,
+    "low": _Unit._low,
+    "high": _Unit._high,
+    "join": _Unit._join,
+    "group_sum": _Unit._grouped,
+    "group_max": _Unit._grouped,
+    "group_min": _Unit._grouped,
+    "spread": _Unit._spread,
+    "cycle": _Unit._cycle,
+    "rotation": _Unit._rotation,
+    "tile_sum": _Unit._tile_sum,
+    "tile_max": _Unit._tile_max,
+    "tile_min": _Unit._tile_min,
+    "tile_moments": _Unit._tile_moments,
+    "tile_logsumexp": _Unit._tile_logsumexp,
+    "pick": _Unit._pick,
+    "cast": _Unit._cast,
+    "accumulate": _Unit._accumulate,
+    "total_sum": _Unit._total_sum,
+    "total_max": _Unit._total_max,
+    "total_min": _Unit._total_min,
+    "total_logsumexp": _Unit._total_logsumexp,
+    "total_moments": _Unit._total_moments,
+    "sum": _Unit._sum,
+    "fold": _Unit._fold,
+}
 
 
 def _weighted_mean(z: Tensor, v: Tensor, axis: int) -> Tensor:

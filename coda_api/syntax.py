@@ -155,7 +155,7 @@ def _top_level(node: ast.stmt, file: File, report: Report) -> None:
 
 def _add_unit(node: ast.FunctionDef, file: File, report: Report) -> None:
     kind, hints = _decorator(node)
-    check_name(node.name, node, f"a {kind}")
+    check_name(node.name, node, "a unit")
     if node.name in file.constants or node.name in file.units or any(p.name == node.name for p in file.programs):
         raise rules.DuplicateName(node, f"{node.name!r} is defined twice; give every unit a name of its own")
     unit = UnitText(kind, node.name, node, _parameters(node, kind, report), hints)
