@@ -22,7 +22,8 @@ def reference_text(task_source: str) -> str:
 
 
 def _start(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    """From 0, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(d.lineno for d in decorators)]) - 1
 
 

@@ -107,6 +107,12 @@ def test_an_installed_wheel_finds_its_data(site: Path, tmp_path: Path) -> None:
     assert "linear_swiglu" in text and "gemm" in text
 
 
+def test_an_installed_wheel_has_a_licence_to_export(site: Path, tmp_path: Path) -> None:
+    code = "from coda_synth.runs.export import licence_text; print(licence_text(), end='')"
+    said = run(sys.executable, "-c", code, cwd=tmp_path, path=str(site))
+    assert said == (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
 def test_a_bare_checkout_runs_without_an_install(checkout: Path) -> None:
     text = run(sys.executable, "-m", "coda_synth", "--version", cwd=checkout)
     assert text.strip() == f"coda-synth {PROJECT['project']['version']}"
