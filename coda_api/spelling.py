@@ -158,11 +158,16 @@ def softplus(x):
 def silu(x):
     return x * tl.sigmoid(x)
 """,
-    "gelu": """
+    "gelu": '''
 @triton.jit
 def gelu(x):
-    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-""",
+    """x Phi(x) as relu(x) - |x| Phi(-|x|). The tail is exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.265 |x|), fitted
+    to a relative error of 6.4e-7, so that it also holds where 1 + erf would cancel; half the work of erf."""
+    u = tl.minimum(tl.abs(x), 30.0)
+    t = 1.0 / (1.0 + 0.265 * u)
+    tail = t * (TAIL_POLYNOMIAL)
+    return maximum(x, 0.0) - u * tail * tl.exp(-0.5 * u * u)
+''',
     "gelu_tanh": """
 @triton.jit
 def gelu_tanh(x):
@@ -235,6 +240,10 @@ FUNCTIONS["rotation"] = (
     .replace("COS_POLYNOMIAL", _polynomial(_taylor(0, 8)))
     .replace("SIN_POLYNOMIAL", _polynomial(_taylor(1, 7)))
 )
+
+# Coefficients of 0.5 erfcx(u / sqrt 2) in t = 1 / (1 + 0.265 u) for u in [0, 14]: least squares, reweighted to minimax.
+_TAIL = [0.10559983, 0.10783699, 0.082944916, 0.14249878, -0.066371583, 0.1952798, -0.067789052]
+FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", _polynomial(_TAIL).replace("u *", "t *"))
 
 
 def library(text: str) -> str:

@@ -1,0 +1,73 @@
+"""Ahead-of-time builds of the worked candidates, without a device and without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.toolchain import BuildError, build, load, target_of
+from coda_synth.evaluator.signature import signature
+from coda_synth.tasks.catalog import task, task_names, worked_candidate
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield  # type: ignore[misc]
+
+
+def lowered(name: str, form: str) -> Generated:
+    spec, sig = task(name), signature(task(name))
+    return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form=form)
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_default_schedule_uses_wgmma_and_never_spills(name: str) -> None:
+    made = lowered(name, "descriptor")
+    for launch, resources in zip(made.launches, build(made, "sm_90"), strict=True):
+        assert resources.spill_bytes == 0, resources
+        assert resources.shared_bytes <= 232448
+        if launch.call in made.schedules:
+            assert resources.tensor_core_instructions > 0, resources
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_pointer_form_builds_for_other_targets(target: str) -> None:
+    for resources in build(lowered("residual_rmsnorm_swiglu", "pointer"), target):
+        assert resources.registers > 0
+
+
+def test_compiler_errors_name_the_kernel() -> None:
+    made = lowered("linear_residual", "pointer")
+    broken = Generated(
+        made.source.replace("tl.dot(left, right, acc)", "tl.dot(left, acc, right)"),
+        made.launches, made.buffers, made.prepare_arguments, made.arguments, made.schedules, made.form,
+    )  # fmt: skip
+    with pytest.raises(BuildError, match="project does not compile"):
+        build(broken)
+
+
+def test_targets() -> None:
+    assert target_of("sm_90").arch == 90
+    assert target_of("gfx942").warp_size == 64
+    with pytest.raises(ValueError, match="not a target"):
+        target_of("hopper")
+
+
+def test_loaded_text_is_a_module() -> None:
+    module = load(lowered("linear_swiglu", "pointer").source)
+    assert callable(module.launch) and callable(module.prepare)
+
+
+def test_building_does_not_import_torch() -> None:
+    code = (
+        "import sys\n"
+        "from coda_synth.coda_api import lowering, reader, toolchain\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
