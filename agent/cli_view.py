@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,10 @@ PIPED_WIDTH = 140  # a file or a pipe has no width of its own
 
 
 def console(stderr: bool = False) -> Console:
-    """stdout for results, stderr for progress; colours follow the terminal and NO_COLOR."""
+    """stdout for results, stderr for progress; colours follow the terminal and NO_COLOR, the width also COLUMNS."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        file=stream, width=None if stream.isatty() else PIPED_WIDTH, highlight=False, emoji=False, soft_wrap=False
-    )
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+    return Console(file=stream, width=width, highlight=False, emoji=False)
 
 
 def print_json(data: Any) -> None:

@@ -20,7 +20,7 @@ KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 def environ(**more: str) -> dict[str, str]:
     """This process's environment without keys and settings, so that a test sees only what it sets."""
-    kept = {k: v for k, v in os.environ.items() if k not in KEYS and not k.startswith("CODA_SYNTH_")}
+    kept = {k: v for k, v in os.environ.items() if k not in (*KEYS, "COLUMNS") and not k.startswith("CODA_SYNTH_")}
     return {**kept, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **more}
 
 
@@ -255,6 +255,15 @@ def test_the_best_of_a_run_is_exported(run_folder: tuple[Path, subprocess.Comple
     assert json.loads(done.stdout)["package"] == "coda_linear_swiglu"
     assert (folder / "package" / "src" / "coda_linear_swiglu" / "descriptor.py").is_file()
     refused(cli("export", "latest", "--out", "package", cwd=folder), 2, "exists already")
+
+
+def test_the_planner_needs_no_key_and_no_gpu(tmp_path: Path) -> None:
+    """The README's first command, with one attempt."""
+    done = cli("synth", "linear_swiglu", "--attempts", "1", "--device", "cpu", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    best = json.loads(done.stdout)["report"]["best"]
+    assert best["evaluation"]["verdict"] == "PASSED" and best["evaluation"]["timings"] == []
+    assert "silu" in best["candidate"]["source"] or "sigmoid" in best["candidate"]["source"]
 
 
 def test_a_run_that_found_nothing(tmp_path: Path) -> None:
