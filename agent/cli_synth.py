@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,8 @@ def synth(args: argparse.Namespace) -> Exit:
     if args.json:
         print_json(ends if len(names) > 1 else ends[0])
     if ends[-1]["interrupted"]:
-        raise Failure(f"interrupted; what was judged until then is whole in {ends[-1]['folder']}", Exit.INTERRUPTED)
+        print(f"coda-synth: interrupted; what was judged until then is whole in {ends[-1]['folder']}", file=sys.stderr)
+        return Exit.INTERRUPTED
     return Exit.OK if all(end["report"].best for end in ends) else Exit.NOT_PASSED
 
 
@@ -70,9 +72,10 @@ def _provider(settings: config.Config) -> Provider:
     if settings.provider == "openai-compatible" and not settings.base_url:
         raise Failure("the provider openai-compatible needs --base-url URL, as http://localhost:8000/v1")
     replies = Path(settings.replies) if settings.replies else None
-    return make(
-        settings.provider, Options(model=settings.model or "", base_url=settings.base_url or "", replies=replies)
-    )
+    if replies and not replies.exists():
+        raise Failure(f"there are no replies at {replies}")
+    options = Options(model=settings.model or "", base_url=settings.base_url or "", replies=replies)
+    return make(settings.provider, options)
 
 
 def _head(task: str, provider: Provider, settings: config.Config) -> Any:

@@ -130,6 +130,7 @@ def test_a_folder_is_no_candidate(tmp_path: Path) -> None:
         (("--minutes", "-1"), "minutes"),
         (("--target", "sm_9000"), "sm_9000"),
         (("--provider", "scripted"), "--replies"),
+        (("--provider", "scripted", "--replies", "nowhere.md"), "nowhere.md"),
         (("--provider", "openai-compatible", "--model", "m"), "--base-url"),
     ],
 )
@@ -306,7 +307,7 @@ def test_doctor_names_keys_and_never_shows_them(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_judged(tmp_path: Path) -> None:
     """As a terminal sends it: to the command and to all its children at once."""
-    command = [sys.executable, "-m", "coda_synth", "synth", "linear_swiglu", *scripted(tmp_path, BAD, GOOD)]
+    command = [sys.executable, "-m", "coda_synth", "synth", "linear_swiglu", *scripted(tmp_path, BAD, GOOD), "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environ(), text=True, start_new_session=True, **pipes) as running:
         wait_for(lambda: any(p.read_text() for p in tmp_path.glob("runs/*/attempts.jsonl")))
@@ -315,6 +316,7 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path) -> None:
         out, err = running.communicate(timeout=60)
     assert running.returncode == 130, err
     assert "interrupted" in err and "Traceback" not in out + err
+    assert json.loads(out)["interrupted"] is True
     attempts = json.loads(cli("show", "--json", cwd=tmp_path).stdout)["attempts"]
     assert attempts[0]["evaluation"]["verdict"] == "REJECTED"
     wait_for(lambda: not alive(running.pid), seconds=10)
