@@ -289,6 +289,15 @@ def test_evaluate_reads_stdin_and_writes_json(tmp_path: Path) -> None:
     assert done.returncode == 1 and said["verdict"] == "REJECTED" and said["diagnostics"][0]["line"] > 0
 
 
+@pytest.mark.gpu
+def test_a_gpu_measures_beside_named_baselines(tmp_path: Path) -> None:
+    done = cli("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", "--device", "cuda", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    timing = json.loads(done.stdout)["timings"][0]
+    assert timing["low_ms"] <= timing["median_ms"] <= timing["high_ms"] and timing["median_ms"] > timing["bound_ms"]
+    assert {"bare_gemm", "eager"} <= {b["name"] for b in timing["baselines"]}
+
+
 def test_tasks_and_prompt(tmp_path: Path) -> None:
     listed = json.loads(cli("tasks", "--json", cwd=tmp_path).stdout)
     assert {"linear_swiglu", "lm_head_cross_entropy"} <= {entry["name"] for entry in listed}
