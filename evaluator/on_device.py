@@ -9,7 +9,7 @@ from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.checking import Checker
-from coda_synth.evaluator.child import JudgeError
+from coda_synth.evaluator.child import ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
@@ -44,6 +44,7 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
             bits = checker.check(judge.gpu, case).data["bits"]
         if measure:
             with trial.entering("measure"):
+                trial.profile = [line for line in trial.profile if "modelled" not in line]  # better is coming
                 trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
                 judge.ask_reference("release")
                 _time(judge, checker, label, case, bits)
@@ -97,7 +98,15 @@ def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[
     on = _measured_device(trial) or judge.model_device
     with gpu_lock(trial.environment["gpu"]):
         asked = {**checker.run(case), "seconds": judge.limits.race_s}
-        reply = judge.gpu.request("measure", judge.limits.measure_s, asked)
+        try:
+            reply = judge.gpu.request("measure", judge.limits.measure_s, asked)
+        except ChildRaised as error:
+            if error.raised.kind != "OutOfMemoryError":
+                raise
+            judge.gpu.close()  # the baselines need more room than the candidate: that is not its fault
+            said = f"{label} does not fit on this GPU beside its baselines, so it was not timed"
+            trial.diagnostics.append(Diagnostic("NotMeasured", said, severity="warning"))
+            return
     found = from_data(Measured, reply.data["measured"])
     if any(dict(seen) != dict(bits) for seen in found.fingerprints):
         said = f"a timed run gave other bits than the checked run of the same input ({case})"

@@ -72,9 +72,6 @@ def _whole(found: Measured, ours: float) -> Iterator[str]:
         said = f"as a CUDA graph it takes {found.graph['candidate'].median_ms:.4g} ms"
         bare = found.graph.get("bare_gemm")
         yield said + (f", the bare GEMMs {bare.median_ms:.4g} ms" if bare else "")
-    for name, sample in found.samples.items():
-        if name != "candidate":
-            yield f"{name}: {sample.median_ms:.4g} ms, {sample.median_ms / ours:.3f} of it over ours"
     if found.clocks:
         yield f"clock and power after the race: {found.clocks}"
 

@@ -16,7 +16,7 @@ from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.measured import Sample, summary
 
 Run = Callable[[], object]
-_LEAST, _MOST = 20, 400  # repeats
+_FEWEST, _LEAST, _MOST = 8, 20, 400  # repeats: whatever they take; before a race may end early; at most
 _PRECISE = 0.004  # half the confidence interval over the median at which more repeats are not worth their time
 _WARM_S = 0.6
 _FLUSHES = 4  # each of _FLUSH_BYTES: cold L2, and long enough that the host has launched before the clock starts
@@ -37,7 +37,7 @@ def race(contestants: Mapping[str, Sequence[Run]], seconds: float) -> dict[str, 
         spent = time.monotonic() - began
         if not warm and spent > _WARM_S and turn >= 3:
             warm, times = True, {name: [] for name in contestants}
-        elif warm and (spent > seconds or _settled(times)):
+        elif warm and (spent > seconds and _fewest(times) >= _FEWEST or _settled(times)):
             return {name: summary(values) for name, values in times.items() if values}
 
 
@@ -58,8 +58,12 @@ def _round(
     return {name: start.elapsed_time(end) for name, (start, end) in events.items()}
 
 
+def _fewest(times: Mapping[str, list[float]]) -> int:
+    return min(map(len, times.values()))
+
+
 def _settled(times: Mapping[str, list[float]]) -> bool:
-    repeats = min(map(len, times.values()))
+    repeats = _fewest(times)
     if repeats < _LEAST:
         return False
     found = [summary(values) for values in times.values()]
