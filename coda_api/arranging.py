@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from coda_synth.coda_api import rules
-from coda_synth.coda_api.body import Body, over
+from coda_synth.coda_api.body import Body
 from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.formulas import over
 from coda_synth.coda_api.program import Form, Kind, Preparation, Type, Value
-from coda_synth.coda_api.rules import Report, shown
+from coda_synth.coda_api.report import Report
+from coda_synth.coda_api.rules import shown
 from coda_synth.coda_api.syntax import Number, UnitText
 from coda_synth.coda_api.words import Place, Word
 
@@ -47,7 +49,8 @@ class Arranging(Body):
         if rows == cols == vector:
             raise rules.AmbiguousDim(
                 node,
-                f'{shown(node)}: both dims of the matrix are "{vector}"; give them two names, which a call may bind to one',
+                f'{shown(node)}: both dims of the matrix are "{vector}"; give them '
+                "two names, which a call may bind to one",
             )
         if vector not in (rows, cols):
             raise rules.DimMismatch(

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coda_synth.coda_api import rules
-from coda_synth.coda_api.body import Body, over, unknown
+from coda_synth.coda_api.body import Body
 from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.formulas import over, unknown
 from coda_synth.coda_api.program import Finisher, Form, Kind, Type, TypeKind, Value
-from coda_synth.coda_api.rules import Report, shown
+from coda_synth.coda_api.report import Report
+from coda_synth.coda_api.rules import shown
 from coda_synth.coda_api.syntax import Number, UnitText
 from coda_synth.coda_api.words import Place, Word
 
@@ -59,7 +61,8 @@ class Finishing(Body):
         if self.dim is None:
             return unknown(node)
         if type.kind is TypeKind.PARTIAL:
-            value = self.make(node, "param", (), *type.dims, form=Form.PARTIAL, attrs={"name": name})
+            kept, reduced = type.dims
+            value = self.make(node, "param", (), kept, reduced, form=Form.PARTIAL, attrs={"name": name})
             self._sources[id(value)] = frozenset({name})
             return value
         kind = Kind.INT if type.kind is TypeKind.INDEX else Kind.FLOAT

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from coda_synth.coda_api.dims import Dim, DimSizeError
-from coda_synth.coda_api.program import Call
+from coda_synth.coda_api.program import Call, Value
 from coda_synth.coda_api.storage import torch_name
 from torch import Tensor
 from torch.nn import functional
@@ -67,6 +67,25 @@ def rounded(x: Tensor, dtype: str) -> Tensor:
         return x.to(target).to(x.dtype)
     most = torch.finfo(target).max
     return x.float().clamp(-most, most).to(target).to(x.dtype)
+
+
+def dim_of(value: Value, name: str = "dim") -> Dim:
+    """A value's attribute that is a dimension: "dim" or "group"."""
+    dim = value.attrs[name]
+    assert isinstance(dim, Dim)
+    return dim
+
+
+def whole_of(value: Value, name: str) -> int:
+    """A value's attribute that is a whole number: "axis", "index" or "exponent"."""
+    number = value.attrs[name]
+    assert isinstance(number, int)
+    return number
+
+
+def blocks(x: Tensor, axis: int, *lengths: int) -> Tensor:
+    """One axis of x taken apart into several; one of the lengths may be -1."""
+    return x.reshape(*x.shape[:axis], *lengths, *x.shape[axis + 1 :])
 
 
 class Lengths:

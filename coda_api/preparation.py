@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from coda_synth.coda_api.meaning import ELEMENTWISE, Lengths, rounded
+from coda_synth.coda_api.meaning import ELEMENTWISE, Lengths, blocks, dim_of, rounded, whole_of
 from coda_synth.coda_api.program import Call, Preparation, Value, walk
 from torch import Tensor
 
@@ -21,10 +21,9 @@ def _concat(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _join(value: Value, lengths: Lengths, a: Tensor, b: Tensor) -> Tensor:
-    axis, group, dim = _axis(value), value.attrs["group"], value.attrs["dim"]
-    half = lengths.whole(dim, group / 2)  # type: ignore[operator, arg-type]
-    blocks = [x.unflatten(axis, (-1, half)) for x in (a, b)]
-    return torch.stack(blocks, axis + 1).flatten(axis, axis + 2)
+    axis = _axis(value)
+    half = lengths.whole(dim_of(value), dim_of(value, "group") / 2)
+    return torch.stack([blocks(x, axis, -1, half) for x in (a, b)], axis + 1).flatten(axis, axis + 2)
 
 
 def _matvec(value: Value, lengths: Lengths, w: Tensor, v: Tensor) -> Tensor:
@@ -67,12 +66,12 @@ def _value(value: Value, args: list[Tensor], inputs: Mapping[str, Any], lengths:
         case "number":
             return torch.tensor(float(value.attrs["value"]), dtype=torch.float64)  # type: ignore[arg-type]
         case "size":
-            return torch.tensor(float(lengths.of(value.attrs["dim"])), dtype=torch.float64)  # type: ignore[arg-type]
+            return torch.tensor(float(lengths.of(dim_of(value))), dtype=torch.float64)
         case word if word in WORDS:
             return WORDS[word](value, lengths, *args)
     aligned = [_aligned(arg, source, value) for arg, source in zip(args, value.args, strict=True)]
     if value.word == "pow":
-        return aligned[0] ** int(value.attrs["exponent"])  # type: ignore[call-overload]
+        return aligned[0].pow(whole_of(value, "exponent"))
     return ELEMENTWISE[value.word](*aligned)
 
 
@@ -84,4 +83,4 @@ def _aligned(x: Tensor, source: Value, result: Value) -> Tensor:
 
 
 def _axis(value: Value) -> int:
-    return int(value.attrs["axis"])  # type: ignore[call-overload]
+    return whole_of(value, "axis")

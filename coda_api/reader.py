@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coda_synth.coda_api.arranging import read_preparation
+from coda_synth.coda_api.binding import CheckedUnit
 from coda_synth.coda_api.epilogue import read_kernel
 from coda_synth.coda_api.finishing import read_finisher
 from coda_synth.coda_api.program import Program, Signature
-from coda_synth.coda_api.rules import Report
+from coda_synth.coda_api.report import Report
+from coda_synth.coda_api.signatures import check_signature
 from coda_synth.coda_api.syntax import File, Number, UnitText, parse
-from coda_synth.coda_api.wiring import CheckedUnit, Wiring, check_signature
+from coda_synth.coda_api.wiring import Wiring
 
 
 def read(text: str, signature: Signature | None = None) -> Program:

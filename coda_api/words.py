@@ -110,7 +110,10 @@ WORDS: tuple[Word, ...] = (
     _operator("-", "sub", "Difference.", ANY),
     _operator("*", "mul", "Product.", ANY),
     _operator("/", "div", "Quotient, always a float.", ANY, "float"),
-    Word("pow", Group.OPERATOR, ANY, "elementwise", ("x",), "x ** 2, x ** 3", "Square and cube.", "a = x ** 2", "same", symbol="**"),
+    Word(
+        "pow", Group.OPERATOR, ANY, "elementwise", ("x",), "x ** 2, x ** 3", "Square and cube.", "a = x ** 2", "same",
+        symbol="**",
+    ),
     _operator("-", "neg", "Negation.", ANY),
     _operator("<", "lt", "Less; one comparison at a time.", gives="bool"),
     _operator("<=", "le", "Less or equal.", gives="bool"),
@@ -147,76 +150,94 @@ WORDS: tuple[Word, ...] = (
     _elementwise("floor", "The whole number at or below x."),
     _elementwise("round", "The nearest whole number, halves to even."),
     _word(
-        _COLUMNS, KERNEL, "halve", "x", "even(x): [R,C] -> [R,C/2]", "Columns 0, 2, 4, ...", "g, u = even(z), odd(z)", gives="same"
+        _COLUMNS, KERNEL, "halve", "x", "even(x): [R,C] -> [R,C/2]", "Columns 0, 2, 4, ...", "g, u = even(z), odd(z)",
+        gives="same"
     ),
     _word(
-        _COLUMNS, KERNEL, "halve", "x", "odd(x): [R,C] -> [R,C/2]", "Columns 1, 3, 5, ...", "g, u = even(z), odd(z)", gives="same"
+        _COLUMNS, KERNEL, "halve", "x", "odd(x): [R,C] -> [R,C/2]", "Columns 1, 3, 5, ...", "g, u = even(z), odd(z)",
+        gives="same"
     ),
     _word(
-        _COLUMNS, KERNEL, "double", "x x", "interleave(a, b): [R,C],[R,C] -> [R,2*C]", "a0 b0 a1 b1 ...: even and odd undone.",
+        _COLUMNS, KERNEL, "double", "x x", "interleave(a, b): [R,C],[R,C] -> [R,2*C]",
+        "a0 b0 a1 b1 ...: even and odd undone.",
         'y = interleave(a * c - b * s, b * c + a * s)', gives="same",
     ),
     _word(
-        _COLUMNS, KERNEL, "halve", "x g", "low(x, g): [R,C] -> [R,C/2]", "The first half of every aligned group of g columns.",
+        _COLUMNS, KERNEL, "halve", "x g", "low(x, g): [R,C] -> [R,C/2]",
+        "The first half of every aligned group of g columns.",
         'a, b = low(z, "H"), high(z, "H")', gives="same",
     ),
     _word(
-        _COLUMNS, KERNEL, "halve", "x g", "high(x, g): [R,C] -> [R,C/2]", "The second half of every aligned group of g columns.",
+        _COLUMNS, KERNEL, "halve", "x g", "high(x, g): [R,C] -> [R,C/2]",
+        "The second half of every aligned group of g columns.",
         'a, b = low(z, 128), high(z, 128)', gives="same",
     ),
     _word(
-        _COLUMNS, KERNEL, "double", "x x g", "join(a, b, g): [R,C],[R,C] -> [R,2*C]", "low and high undone; groups of g result columns.",
+        _COLUMNS, KERNEL, "double", "x x g", "join(a, b, g): [R,C],[R,C] -> [R,2*C]",
+        "low and high undone; groups of g result columns.",
         'y = join(a * c - b * s, b * c + a * s, "H")', gives="same",
     ),
     _word(
-        _COLUMNS, KERNEL, "group", "x g", "group_sum(x, g): [R,C] -> [R,C/g]", "The sum of every aligned group of g columns; may be used at once.",
+        _COLUMNS, KERNEL, "group", "x g", "group_sum(x, g): [R,C] -> [R,C/g]",
+        "The sum of every aligned group of g columns; may be used at once.",
         'r = rsqrt(group_sum(z * z, "H") / size("H") + eps)',
     ),
     _word(
-        _COLUMNS, KERNEL, "group", "x g", "group_max(x, g): [R,C] -> [R,C/g]", "The largest of every group.", "m = group_max(abs(z), 128)"
+        _COLUMNS, KERNEL, "group", "x g", "group_max(x, g): [R,C] -> [R,C/g]", "The largest of every group.",
+        "m = group_max(abs(z), 128)"
     ),
     _word(
-        _COLUMNS, KERNEL, "group", "x g", "group_min(x, g): [R,C] -> [R,C/g]", "The smallest of every group.", "m = group_min(z, 128)"
+        _COLUMNS, KERNEL, "group", "x g", "group_min(x, g): [R,C] -> [R,C/g]", "The smallest of every group.",
+        "m = group_min(z, 128)"
     ),
     _word(
-        _COLUMNS, KERNEL, "spread", "x g", "spread(v, g): [R,C/g] -> [R,C]", "Every value repeated over its group of g columns.",
+        _COLUMNS, KERNEL, "spread", "x g", "spread(v, g): [R,C/g] -> [R,C]",
+        "Every value repeated over its group of g columns.",
         'n = z * spread(r, "H")', gives="same",
     ),
     _word(
         Group.POSITION, KERNEL, "rotation", "x x x", "rotation(pos, f_hi, f_lo): Index[R],[C],[C] -> 2 x [R,C]",
-        "cos and sin of 2*pi*pos*(f_hi + f_lo): frequencies in turns as a sum of two, range reduced exactly; 0 does not rotate.",
+        "cos and sin of 2*pi*pos*(f_hi + f_lo): frequencies in turns, as a sum of two; 0 does not rotate.",
         'c, s = rotation(pos, cycle(f_hi, "N/2"), cycle(f_lo, "N/2"))', results=2,
     ),
     _word(
-        Group.POSITION, BOTH, "index", "d", 'index("N") -> integers [N]', "The position along a dim, counted over the whole tensor.",
+        Group.POSITION, BOTH, "index", "d", 'index("N") -> integers [N]',
+        "The position along a dim, counted over the whole tensor.",
         'onehot = where(index("N") == target, 1.0, 0.0)', gives="int",
     ),
     _word(
-        Group.POSITION, ANY, "size", "d", 'size("N") -> number', "The length of a dim.", 'mean = total_sum(s) / size("N")', gives="int"
+        Group.POSITION, ANY, "size", "d", 'size("N") -> number', "The length of a dim.",
+        'mean = total_sum(s) / size("N")', gives="int"
     ),
     _word(
-        Group.POSITION, KERNEL, "cycle", "x d", 'cycle(v, "N"): [H] -> [N]', "v[n mod H]: a per-head vector along the columns.",
+        Group.POSITION, KERNEL, "cycle", "x d", 'cycle(v, "N"): [H] -> [N]',
+        "v[n mod H]: a per-head vector along the columns.",
         'g = cycle(gamma, "N")', gives="same",
     ),
     _word(
-        _PARTIALS, KERNEL, "tile", "x d", 'tile_sum(x, "N"): [R,C] -> Partial[kept, "N"]', "The sum along a dim inside this tile.",
+        _PARTIALS, KERNEL, "tile", "x d", 'tile_sum(x, "N"): [R,C] -> Partial[kept, "N"]',
+        "The sum along a dim inside this tile.",
         'ssq = tile_sum(h * h, "N")',
     ),
     _word(
-        _PARTIALS, KERNEL, "tile", "x d", 'tile_max(x, "N"): [R,C] -> Partial[kept, "N"]', "The largest inside this tile.",
+        _PARTIALS, KERNEL, "tile", "x d", 'tile_max(x, "N"): [R,C] -> Partial[kept, "N"]',
+        "The largest inside this tile.",
         'amax = tile_max(abs(z), "N")',
     ),
     _word(
-        _PARTIALS, KERNEL, "tile", "x d", 'tile_min(x, "N"): [R,C] -> Partial[kept, "N"]', "The smallest inside this tile.",
+        _PARTIALS, KERNEL, "tile", "x d", 'tile_min(x, "N"): [R,C] -> Partial[kept, "N"]',
+        "The smallest inside this tile.",
         'least = tile_min(z, "N")',
     ),
     _word(
         _PARTIALS, KERNEL, "tile", "x d", 'tile_moments(x, "N"): [R,C] -> 2 x Partial[kept, "N"]',
-        "The mean inside this tile and the sum of squared deviations from it.", 'mean, m2 = tile_moments(h, "N")', results=2,
+        "The mean inside this tile and the sum of squared deviations from it.", 'mean, m2 = tile_moments(h, "N")',
+        results=2,
     ),
     _word(
         _PARTIALS, KERNEL, "tile", "x d x?", 'tile_logsumexp(z, "N"[, v]): [R,C] -> Partial[kept, "N"] (with v: two)',
-        "log(sum(exp(z))) inside this tile; with v also the softmax-weighted mean of v.", 'lse = tile_logsumexp(z, "N")',
+        "log(sum(exp(z))) inside this tile; with v also the softmax-weighted mean of v.",
+        'lse = tile_logsumexp(z, "N")',
     ),
     _word(
         _PARTIALS, KERNEL, "pick", "x x", "pick(z, t): [R,C], Index[R] -> [R]",
@@ -233,23 +254,34 @@ WORDS: tuple[Word, ...] = (
         "out + x in fp32, stored over out: an input that the task marks in-place and that is used nowhere else.",
         "dw = accumulate(dw_in, gemm(x, dy))",
     ),
-    _word(_FINISHING, FINISHER, "total", "x", "total_sum(p): Partial[R, C] -> [R]", "The sum of a partial's tiles.", "s = total_sum(ssq)"),
-    _word(_FINISHING, FINISHER, "total", "x", "total_max(p): Partial[R, C] -> [R]", "The largest.", "a = total_max(amax)"),
-    _word(_FINISHING, FINISHER, "total", "x", "total_min(p): Partial[R, C] -> [R]", "The smallest.", "a = total_min(least)"),
+    _word(
+        _FINISHING, FINISHER, "total", "x", "total_sum(p): Partial[R, C] -> [R]", "The sum of a partial's tiles.",
+        "s = total_sum(ssq)",
+    ),
+    _word(
+        _FINISHING, FINISHER, "total", "x", "total_max(p): Partial[R, C] -> [R]", "The largest.", "a = total_max(amax)",
+    ),
+    _word(
+        _FINISHING, FINISHER, "total", "x", "total_min(p): Partial[R, C] -> [R]", "The smallest.",
+        "a = total_min(least)",
+    ),
     _word(
         _FINISHING, FINISHER, "total", "x", "total_logsumexp(p): Partial[R, C] -> [R]", "log(sum(exp(p))).",
         "l = total_logsumexp(lse)",
     ),
     _word(
         _FINISHING, FINISHER, "total_moments", "x x", "total_moments(mean, m2): 2 x Partial[R, C] -> 2 x [R]",
-        "Mean and (biased) variance over the whole dim, merged by Chan's rule.", "mu, var = total_moments(mean, m2)", results=2,
+        "Mean and (biased) variance over the whole dim, merged by Chan's rule.", "mu, var = total_moments(mean, m2)",
+        results=2,
     ),
     _word(
-        _FINISHING, FINISHER, "sum", "x", "sum(v): [R] -> Scalar", "The sum of a vector: a device scalar for outputs and later units.",
+        _FINISHING, FINISHER, "sum", "x", "sum(v): [R] -> Scalar",
+        "The sum of a vector: a device scalar for outputs and later units.",
         "mean = sum(loss) / sum(kept)",
     ),
     _word(
-        _FINISHING, FINISHER, "fold", "x d", 'fold(v, "H"): [R] -> [H]', "The sum of v over its positions n with the same n mod H.",
+        _FINISHING, FINISHER, "fold", "x d", 'fold(v, "H"): [R] -> [H]',
+        "The sum of v over its positions n with the same n mod H.",
         'dg = fold(total_sum(p), "H")',
     ),
     _word(
@@ -264,13 +296,17 @@ WORDS: tuple[Word, ...] = (
         _PREPARING, PREPARATION, "arrange", "x x g d", 'join(a, b, g, "F"): -> 2*F in the place of F',
         "Blocks of g/2 of a and of b by turns, along the named dim.", 'w = join(w_a, w_b, 128, "F")',
     ),
-    _word(_PREPARING, PREPARATION, "transpose", "x", "transpose(w): [A,B] -> [B,A]", "Rows and columns swapped.", "w = transpose(w)"),
+    _word(
+        _PREPARING, PREPARATION, "transpose", "x", "transpose(w): [A,B] -> [B,A]", "Rows and columns swapped.",
+        "w = transpose(w)",
+    ),
     _word(
         _PREPARING, PREPARATION, "matvec", "x x", "matvec(w, v): [A,B],[B] -> [A]",
         "The product over the dim that v shares with w, in float64.", "c = matvec(w, beta)",
     ),
     _word(
-        _PREPARING, PREPARATION, "cast", "x t", 'cast(v, "dtype")', "Rounds inside the float64 arithmetic of a preparation.",
+        _PREPARING, PREPARATION, "cast", "x t", 'cast(v, "dtype")',
+        "Rounds inside the float64 arithmetic of a preparation.",
         'hi = cast(turns, "float32")',
     ),
 )  # fmt: skip
@@ -281,14 +317,32 @@ CONSTANTS: tuple[str, ...] = ("pi", "inf")
 DECORATORS: tuple[str, ...] = ("kernel", "finisher", "prepare", "program")
 TYPES: tuple[str, ...] = ("Tensor", "Partial", "Index", "Scalar", "Size")
 DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")
-# What authors write from habit, and the word for it here.
-HABITS: dict[str, str] = {
-    "max": "maximum", "min": "minimum", "swish": "silu", "mean": "total_sum", "pow": "x ** 2", "power": "x ** 2", "matmul": "gemm",
-    "dot": "gemm", "mm": "gemm", "linear": "gemm", "reduce_sum": "tile_sum", "row_sum": "tile_sum", "softmax": "tile_logsumexp",
-    "logsumexp": "tile_logsumexp", "arange": "index", "len": "size", "rope": "rotation", "invsqrt": "rsqrt", "clip": "clamp",
-    "repeat": "spread", "select": "where", "gather": "pick", "absolute": "abs", "fabs": "abs", "float": "cast", "to": "cast",
-    "logistic": "sigmoid", "concatenate": "concat", "cat": "concat", "stack": "interleave", "permute": "transpose",
-}  # fmt: skip
+# For each word what authors write for it from habit.
+_HABITS = {
+    "maximum": "max",
+    "minimum": "min",
+    "silu": "swish",
+    "sigmoid": "logistic",
+    "rsqrt": "invsqrt",
+    "abs": "absolute fabs",
+    "clamp": "clip",
+    "where": "select",
+    "x ** 2": "pow power",
+    "gemm": "matmul dot mm linear",
+    "tile_sum": "reduce_sum row_sum",
+    "tile_logsumexp": "softmax logsumexp",
+    "total_sum": "mean",
+    "index": "arange",
+    "size": "len",
+    "rotation": "rope",
+    "spread": "repeat",
+    "pick": "gather",
+    "cast": "float to",
+    "concat": "concatenate cat",
+    "interleave": "stack",
+    "transpose": "permute",
+}
+HABITS: dict[str, str] = {habit: word for word, habits in _HABITS.items() for habit in habits.split()}
 
 
 def words_in(place: Place) -> tuple[Word, ...]:

@@ -1,4 +1,5 @@
-"""Properties of the language over drawn programs: meaning does not depend on tilings, and no text crashes the reader."""
+# ruff: noqa: E501
+"""Properties of the language over drawn programs: meaning does not depend on tilings; no text crashes the reader."""
 
 from __future__ import annotations
 

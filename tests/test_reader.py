@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The reader: what it accepts, and that every rule of the language is said with its place and, where possible, a repair."""
 
 from __future__ import annotations

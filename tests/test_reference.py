@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The reference meaning: operators of a Transformer block, forward and backward, against plain PyTorch at float64."""
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from coda_synth.coda_api.meaning import ELEMENTWISE, rounded
 from coda_synth.coda_api.preparation import WORDS as PREPARATION
 from coda_synth.coda_api.program import Ref
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.reference import MEANINGS, evaluate
+from coda_synth.coda_api.reference import evaluate
 from coda_synth.coda_api.storage import stored_dtype
+from coda_synth.coda_api.unit_meaning import MEANINGS
 from coda_synth.coda_api.words import WORDS, Place
 from torch import Tensor
 
