@@ -24,6 +24,7 @@ from coda_synth.agent.planner_expr import (
 )
 from coda_synth.agent.planner_plan import PreparationPlan
 from coda_synth.agent.planner_stuck import Stuck
+from coda_synth.coda_api.dims import Dim
 
 if TYPE_CHECKING:
     from coda_synth.agent.planner_rules import Derivation
@@ -114,7 +115,7 @@ def _merge(d: Derivation, expr: Expr, a: Expr, b: Expr) -> Expr:
     """Both products side by side in one tile: even columns are the first one's, odd columns the second one's."""
     d.note(_MERGES)
     cols = a.dims[1]
-    weight = _prepared(d, "pack", Expr("interleave", (_source(d, a.args[1]), _source(d, b.args[1])), dim=cols))
+    weight = _prepared(d, "pack", _interleaved(_source(d, a.args[1]), _source(d, b.args[1]), cols))
     both = replace(a, args=(a.args[0], weight), dims=(a.dims[0], cols * 2, a.dims[2]))
     scale = _common_scale(expr, (a, b))
     if scale is None:
@@ -133,6 +134,13 @@ def _common_scale(expr: Expr, gemms: tuple[Expr, Expr]) -> Expr | None:
     return scales.pop() if len(scales) == 1 else None
 
 
+def _interleaved(one: Expr, two: Expr, dim: Dim) -> Expr:
+    """Both weights by turns along `dim`; a gain that both share along the other dim is applied to the result."""
+    if one.word == two.word == "mul" and one.args[1] == two.args[1] and COL not in sides(one.args[1]):
+        return mul(_interleaved(one.args[0], two.args[0], dim), one.args[1])
+    return Expr("interleave", (one, two), dim=dim)
+
+
 def _source(d: Derivation, load: Expr) -> Expr:
     """What a folded weight is made of, so that folding and interleaving are one preparation."""
     for unit in d.units:
@@ -144,7 +152,8 @@ def _source(d: Derivation, load: Expr) -> Expr:
 def _prepared(d: Derivation, kind: str, expr: Expr) -> Expr:
     """The load of a matrix made of weights; it lies as the first of them does."""
     like = next(e for e in walk(expr) if e.word == "load" and len(e.axes) == 2)
-    dims = tuple(x * 2 if expr.word == "interleave" and x == expr.dim else x for x in like.dims)
+    doubled = {e.dim for e in walk(expr) if e.word == "interleave"}
+    dims = tuple(x * 2 if x in doubled else x for x in like.dims)
     if expr not in d.made:
         unit = d.add(PreparationPlan(len(d.units), kind))
         d.made[expr] = d.output(unit, expr, dims, "w", weight=True)

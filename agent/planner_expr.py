@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from coda_synth.coda_api.dims import Dim
 
 ROW, COL = "row", "col"
-BINDERS = ("gemm", "sum", "max", "min", "logsumexp", "pick")  # their body is a tile of its own
+BINDERS = ("gemm", "sum", "max", "min", "logsumexp", "moments", "pick")  # their body is a tile of its own
 HALVES = {"low": "high", "even": "odd"}
 JOINS = {"low": "join", "even": "interleave"}
 
@@ -22,7 +22,8 @@ class Expr:
     """One operation.
 
     word: a word of the language, or "load", "number", "gemm"; "sum", "max", "min", "logsumexp" reduce the columns of
-    their body, "pick" takes one column a row; "total" sums a row vector.
+    their body, as does "moments" (its "part" 0 is the mean, 1 the biased variance); "pick" takes one column a row;
+    "total" sums a row vector.
     name, axes, dims: of a load, the stored value, what its axes are in this tile, and the length of each. A gemm has
     axes and dims too: its rows and columns. Arguments of a gemm, a reduction or a pick are in a tile of their own.
     dim: the group of low, high and join, the length that cycle and spread make.

@@ -15,7 +15,7 @@ from coda_synth.agent.planner_expr import COL, JOINS, ROW, Expr, halve, number
 from coda_synth.agent.planner_moves import MOVES, Axes, aligned, part, ref
 from coda_synth.agent.planner_ops import SAME, pointwise
 from coda_synth.agent.planner_stuck import SplitNeeded, Stuck
-from coda_synth.agent.planner_sums import RULES, loss
+from coda_synth.agent.planner_sums import RULES, loss, moments
 from coda_synth.coda_api.dims import Dim
 from coda_synth.evaluator.trace import Graph, Node, Port
 
@@ -102,6 +102,8 @@ class Reading:
             return self.at(self.argument(source).name, moved)
         if source.op.startswith("aten.nll_loss_forward") and node.args[1] == 0:
             return loss(self, source, axes)
+        if source.op.startswith("aten.var_mean"):
+            return moments(self, source, axes, 1 - int(str(node.args[1])))
         raise Stuck(source, "an operation with several results", "a rule for it")
 
     def _pointwise(self, node: Node, op: str, axes: Axes) -> Expr:

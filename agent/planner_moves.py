@@ -104,11 +104,13 @@ def _cut(
     half = {(0, 1): "low", (kept, 1): "high", (0, 2): "even", (1, 2): "odd"}.get((start, step))
     if half is None or 2 * kept != length:
         reason = f"it takes {kept} of {length} elements, which is no half of aligned groups"
-        raise Stuck(node, reason, "a word that cuts a tile elsewhere than in halves")
+        raise Stuck(source or node, reason, "a word that cuts a tile elsewhere than in halves")
     taken = merged(axes[axis])
     if half in ("low", "high") and len(taken) == 1 and taken[0].dim == taken[0].extent not in reading.joined:
         reason = f"it cuts all {taken[0].dim * 2} columns in two, and the halves of a whole row never share a tile"
-        raise Stuck(node, reason, "a preparation word that takes a part of a weight, to interleave the halves")
+        raise Stuck(
+            source or node, reason, "a preparation word that takes a part of a weight, to interleave the halves"
+        )
     return (*axes[:axis], cut(taken, half), *axes[axis + 1 :])
 
 
@@ -116,7 +118,7 @@ def _one_of_pair(reading: Reading, node: Node, axes: Axes, axis: int, which: int
     length = reading.argument(source or node).shape[axis]
     outer = merged(axes[axis - 1]) if axis else ()
     if length != 2 or not outer or outer[-1].side != COL or outer[-1].stride != ONE or outer[-1].half:
-        raise Stuck(node, f"it selects one of {length} elements", "a word that takes one column of a group")
+        raise Stuck(source or node, f"it selects one of {length} elements", "a word that takes one column of a group")
     parity = Atom(COL, ONE, ONE, outer[-1].extent, ("even", "odd")[which % 2])
     return (*axes[:axis], (parity,), *axes[axis:])
 

@@ -67,7 +67,8 @@ UnitPlan = KernelPlan | FinisherPlan | PreparationPlan
 class Plan:
     """A derived program; every unit stands after those whose values it reads.
 
-    inputs: of the task, with their dims as the task writes them; outputs: of the task, by name, the key of the stored value that it is.
+    inputs: of the task, with their dims as the task writes them. outputs: of the task, by name, the key of the stored
+    value that each is.
     notes: what was rearranged and why it is allowed, a sentence each.
     """
 

@@ -119,18 +119,25 @@ class Derivation:
         if e.word in _STATISTICS:
             self.note(_PARTIALS)
             return Expr(f"total_{e.word}", (self.load(self._partial(f"tile_{e.word}", e), (ROW,)),))
+        if e.word == "part" and e.args[0].word == "moments":
+            self.note(_PARTIALS)
+            halves = (self.load(self._partial("tile_moments", e.args[0], i), (ROW,)) for i in (0, 1))
+            return Expr("part", (Expr("total_moments", tuple(halves)),), number=e.number)
         if e.word == "pick":
             return self.load(self._partial("pick", e), (ROW,))
         return self.load(self.value(e, 0), ()) if e.word == "total" else None
 
-    def _partial(self, word: str, e: Expr) -> str:
-        known = Expr(word, (e,))
+    def _partial(self, word: str, e: Expr, part: int | None = None) -> str:
+        known = Expr(word, (e,), number=part)
         if known not in self.made:
             kernel, body = self._kernel_for(one_gemm(self, self.lowered(e.args[0])), e.args[0])
             index = tuple(self.lowered(a) for a in e.args[1:])
             dims, dim, form = ((e.dims[0],), None, "tensor") if word == "pick" else (e.dims, e.dims[1], "partial")
-            name = "ssq" if word == "tile_sum" and body.word == "pow" else _PARTIAL_NAMES[word]
-            self.made[known] = self.output(kernel, Expr(word, (body, *index), dim=dim), dims, name, form=form)
+            name = "ssq" if word == "tile_sum" and body.word == "pow" else _PARTIAL_NAMES.get(word, "m")
+            value = Expr(word, (body, *index), dim=dim)
+            if part is not None:
+                value, name = Expr("part", (value,), number=part), ("mean", "m2")[part]
+            self.made[known] = self.output(kernel, value, dims, name, form=form)
         return self.made[known]
 
     def _totalled(self, e: Expr) -> Expr | None:
@@ -173,6 +180,10 @@ class Derivation:
         tiles = [e for e in walk(value) if e.word == "load" and len(e.axes) == 2]
         if not tiles:
             raise Stuck(self.node(expr), "a matrix made of vectors alone", "a kernel without any matrix")
+        for unit in self.units:  # a pass that reads one of these tiles anyway, and need not wait for this value
+            if isinstance(unit, KernelPlan) and unit.gemm is None and unit.position not in self._needs(value):
+                if any(load in tiles for made in unit.outputs.values() for load in loads_of(made)):
+                    return unit
         rows, cols = tiles[0].dims
         return self.add(KernelPlan(len(self.units), None, rows, cols, cols))
 

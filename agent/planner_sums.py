@@ -49,14 +49,37 @@ def _addmm(reading: Reading, node: Node, axes: Axes) -> Expr:
 
 
 def _reduction(reading: Reading, node: Node, axes: Axes) -> Expr:
-    op, source = node.op.split(".")[1], reading.argument(node)
-    rank, every = len(source.shape), len(node.args) < 2
+    op = node.op.split(".")[1]
+    value = reduce(reading, node, _REDUCTIONS[op], reading.argument(node), _kept(reading, node, axes))
+    return div(value, _length(reading, node)) if op == "mean" else value
+
+
+def moments(reading: Reading, node: Node, axes: Axes, which: int) -> Expr:
+    """The mean (0) or the variance (1) of every row."""
+    both = reduce(reading, node, "moments", reading.argument(node), _kept(reading, node, axes))
+    value, lost = Expr("part", (both,), number=which), node.kwargs.get("correction", 1)
+    if which == 0 or lost == 0:
+        return value
+    length = _length(reading, node)
+    return mul(value, div(length, sub(length, number(cast(float, lost)))))
+
+
+def _variance(reading: Reading, node: Node, axes: Axes) -> Expr:
+    return moments(reading, node, axes, 1)
+
+
+def _length(reading: Reading, node: Node) -> Expr:
+    return Expr("size", dim=reading.dim(reading.argument(node).shape[-1]))
+
+
+def _kept(reading: Reading, node: Node, axes: Axes) -> Axes:
+    """The coordinates that a reduction along the last dim keeps."""
+    rank, every = len(reading.argument(node).shape), len(node.args) < 2
     over = list(range(rank)) if every else [position(d, rank) for d in listed(node.args[1])]
     if over != [rank - 1]:
         raise Stuck(node, "it reduces along another dim than the last", "partials along columns")
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
-    value = reduce(reading, node, _REDUCTIONS[op], source, axes[:-1] if keep else axes)
-    return div(value, Expr("size", dim=reading.dim(source.shape[-1]))) if op == "mean" else value
+    return axes[:-1] if keep else axes
 
 
 def reduce(reading: Reading, node: Node, word: str, source: Node, kept: Axes) -> Expr:
@@ -156,6 +179,7 @@ RULES: dict[str, Callable[[Reading, Node, Axes], Expr]] = {
     "cat": pieces,
     "stack": pieces,
     "gather": _gather,
+    "var": _variance,
     "_softmax": _softmax,
     "_log_softmax": _log_softmax,
     **{op: _reduction for op in _REDUCTIONS},

@@ -12,6 +12,7 @@ from coda_synth.coda_api.words import NAMES
 
 _OPERATORS = {"or": ("|", 1), "and": ("&", 2), "add": ("+", 4), "sub": ("-", 4), "mul": ("*", 5), "div": ("/", 5)}
 _OPERATORS |= {"lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "eq": ("==", 3), "ne": ("!=", 3)}
+_SEVERAL = {"rotation": ("c", "s"), "tile_moments": ("mean", "m2"), "total_moments": ("mu", "var")}
 _LEAVES = ("load", "number", "pi", "size")
 _ATOM, _POWER, _UNARY = 9, 8, 7
 WIDE = 96  # a returned expression longer than this is cut at its product
@@ -48,8 +49,8 @@ class Body:
     def _consider(self, e: Expr) -> None:
         if e in self.names or e.word in _LEAVES:
             return
-        if e.word == "rotation":
-            self._unpack(e, [Expr("part", (e,), number=i) for i in (0, 1)], ("c", "s"))
+        if e.word in _SEVERAL:
+            self._unpack(e, [Expr("part", (e,), number=i) for i in (0, 1)], _SEVERAL[e.word])
         elif e.word in (*HALVES, *HALVES.values()):
             self._halves(e)
         elif self._uses[e] > 1 and e.word != "cycle":
@@ -85,7 +86,7 @@ class Body:
             return known
         if any(w.word == "gemm" for w in ordered([e])):
             return "z" if e.word == "gemm" or (e.word == "mul" and e.args[0].word == "gemm") else "h"
-        return {"total_logsumexp": "lse", "ne": "kept", "tanh": "t", "sigmoid": "t", "div": "t"}.get(
+        return {"total_logsumexp": "total", "ne": "kept", "tanh": "t", "sigmoid": "t", "div": "t"}.get(
             e.word, "v" if COL in sides(e) else "r"
         )
 

@@ -60,18 +60,22 @@ def _kernel(unit: KernelPlan, stored: Mapping[str, Stored], sources: Mapping[str
     dim, scope = _local_dims(unit.base, {_ROWS, _COLS, _INNER}), _Scope()
     product = _product(unit, stored, scope, dim)
 
+    values = _values(unit)
+    spread = {e.args[0]: e.dim for e in ordered(values.values()) if e.word == "spread"}
+
     def read(e: Expr) -> str:
-        value = stored[e.name]
+        value, group = stored[e.name], spread.get(e)
         if value.form == "index":
             kind = f'Index["{_ROWS}"]'
         elif not e.axes:
             kind = "Scalar"
+        elif group is not None:  # one value a group of columns
+            kind = _tensor([str(Dim.parse(dim(e.dims[0] * group)) / Dim.parse(dim(group)))])
         else:
             dims = (_ROWS if a == ROW else dim(d) for a, d in zip(e.axes, e.dims, strict=True))
             kind = _tensor(dims)
         return scope.add(e.name, kind, _short(value))
 
-    values = _values(unit)
     for e in _loads(values):
         read(e)
     _tell_sizes(values, scope, dim)
@@ -187,9 +191,10 @@ def _short(value: Stored) -> str:
 
 
 def _pair(unit: KernelPlan, sources: Mapping[str, Expr]) -> tuple[str, str]:
-    """Initials of the weights whose products lie side by side: g, u of w_gate and w_up."""
+    """Initials of the weights whose products lie side by side: a, b of w_a and w_b."""
     made = sources.get(unit.gemm.args[1].name) if unit.gemm else None
-    if made is None or made.word != "interleave":
+    made = next((e for e in ordered([made] if made else []) if e.word == "interleave"), None)
+    if made is None:
         return "a", "b"
     names = [next(e.name for e in ordered([a]) if e.word == "load" and len(e.axes) == 2) for a in made.args]
     one, two = (n.rsplit("_", 1)[-1][0].lower() for n in names)
