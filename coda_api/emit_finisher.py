@@ -97,12 +97,12 @@ class _FinisherEmitter:
                 self.vectors.lines.append(f"{name} += tl.where(rows < {self.m}, {text}, 0.0)")
         folds = self.kind == "folds"
         dim = self._grid_dim()
-        at, length = ("at", self.sizes.text(dim)) if folds and dim else ("", "")
+        at, length = ("place", self.sizes.text(dim)) if folds and dim else ("", "")
         stores = [self._store(o, v, self.gathered, at, length) for o, v in self.live.items()]
         if folds:
-            head = ["at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"]
+            head = ["place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"]
             loop = [f"for turn in range(0, {self.m} // {length}):"]
-            loop += [f"    rows = tl.where(at < {length}, turn * {length} + at, {self.m})"]
+            loop += [f"    rows = tl.where(place < {length}, turn * {length} + place, {self.m})"]
         else:
             head = []
             loop = [f"for start in range(0, {self.m}, BLOCK):", "    rows = start + tl.arange(0, BLOCK)"]

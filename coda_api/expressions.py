@@ -34,6 +34,21 @@ _RESERVED = {
     "k",
 }
 _RESERVED |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SLICE", "BLOCK", "TILES", "float", "min", "max", "range"}
+_RESERVED |= {
+    "at",
+    "place",
+    "turn",
+    "first",
+    "start",
+    "tiles",
+    "live",
+    "left",
+    "right",
+    "at_m",
+    "at_n",
+    "at_k",
+    "owner",
+}
 _RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(
     FUNCTIONS
 )

@@ -1,0 +1,197 @@
+"""Drawn programs, lowered under drawn tilings and forms and run in triton's interpreter, against the reference meaning.
+
+Run by test_lowering_properties in a process of its own with TRITON_INTERPRET=1: triton decides at import.
+"""
+
+from __future__ import annotations
+
+import torch
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.program import Kernel, Program
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.reference import evaluate
+from coda_synth.coda_api.schedule import Schedule
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.language import randn, signature_of
+
+toolchain.repair_interpreter()
+
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # an example takes a second: shrinking would take minutes
+VECTORS = st.sampled_from(["r", "c", "s", "r * c", "0.5", 'cycle(h, "2*N")', "silu(r)", 'size("N") / 8'])
+MAPS = st.sampled_from(["tanh", "sigmoid", "gelu", "abs", "relu", "silu", "erf", "gelu_tanh", "softplus", "-"])
+SUMS = st.sampled_from("+-*")
+GROUPED = st.sampled_from(["group_sum", "group_max", "group_min"])
+HALVES = {
+    "pairs": ("even({})", "odd({})", "interleave({}, {})"),
+    "halves": ('low({}, "H")', 'high({}, "H")', 'join({}, {}, "H")'),
+}
+
+
+@st.composite
+def wide(draw: st.DrawFn, depth: int, mode: str) -> str:
+    """A value over the product's columns, "2*N"."""
+    if depth == 0:
+        return draw(st.sampled_from(["z", "t"]))
+    a, b = draw(wide(depth - 1, mode)), draw(wide(draw(st.sampled_from([0, depth - 1])), mode))
+    match draw(st.integers(0, 6)):
+        case 0 | 1:
+            return f"({a} {draw(SUMS)} {b})"
+        case 2:
+            return f"({a} * {draw(VECTORS)})"
+        case 3:
+            return f"{draw(MAPS)}({a})"
+        case 4:
+            return HALVES[mode][2].format(draw(narrow(depth - 1, mode)), draw(narrow(depth - 1, mode)))
+        case 5:
+            return f'spread({draw(GROUPED)}({a}, "H"), "H")'
+        case _:
+            return f'where(index("2*N") {draw(st.sampled_from(["<", "==", ">="]))} i, {a}, {b})'
+
+
+@st.composite
+def narrow(draw: st.DrawFn, depth: int, mode: str) -> str:
+    """A value over half of them, "N"."""
+    first, second, _ = HALVES[mode]
+    if depth == 0:
+        return draw(st.sampled_from([first.format("z"), second.format("t"), "u"]))
+    match draw(st.integers(0, 2)):
+        case 0:
+            return f"({draw(narrow(depth - 1, mode))} {draw(SUMS)} {draw(narrow(depth - 1, mode))})"
+        case 1:
+            return f"maximum({draw(narrow(depth - 1, mode))}, {draw(narrow(depth - 1, mode))})"
+        case _:
+            return draw(st.sampled_from([first, second])).format(draw(wide(depth - 1, mode)))
+
+
+PROGRAM = """
+@kernel
+def f(x: Tensor[{x}], w: Tensor[{w}], t: Tensor["M", "2*N"], u: Tensor["M", "N"], r: Tensor["M"], c: Tensor["2*N"],
+      h: Tensor["H"], i: Index["M"], s: Scalar):
+    z = gemm(x, w)
+    a = {a}
+    b = {b}
+    d = {d}
+    mean, m2 = tile_moments(a, "2*N")
+    lse, weighted = tile_logsumexp(b, "2*N", a)
+    return {{"y": a, "half": d, "sum": tile_sum(a, "2*N"), "max": tile_max(a, "2*N"), "min": tile_min(b, "2*N"),
+            "narrow": tile_sum(d, "N"), "down": tile_sum(a, "M"), "peak": tile_max(d, "M"), "mean": mean, "m2": m2,
+            "lse": lse, "weighted": weighted, "chosen": pick(a, i)}}
+
+@finisher
+def rows(total: Partial["M", "W"], top: Partial["M", "W"], least: Partial["M", "W"], mean: Partial["M", "W"],
+         m2: Partial["M", "W"], lse: Partial["M", "W"], weighted: Partial["M", "W"], narrow: Partial["M", "N"], chosen: Tensor["M"]):
+    mu, var = total_moments(mean, m2)
+    l = total_logsumexp(lse)
+    v = total_sum(2 * total - total / 4)
+    return {{"sum": v, "top": total_max(top) - total_min(least), "mu": mu, "var": var, "lse": l,
+            "weighted": total_sum(exp(lse - l) * weighted), "narrow": total_sum(narrow) + chosen, "all": sum(v) / size("W")}}
+
+@finisher
+def columns(down: Partial["N", "M"], g: Size["H"]):
+    return {{"v": total_sum(down), "folded": fold(total_sum(down), "H") * 2}}
+
+@finisher
+def peaks(peak: Partial["N", "M"]):
+    return {{"v": total_max(peak)}}
+
+@kernel
+def pointwise(y: Tensor["M", "N"], v: Tensor["M"]):
+    e = y * v
+    return {{"e": e, "q": tile_sum(e * e, "N")}}
+
+@finisher
+def norm(q: Partial["M", "N"]):
+    return {{"v": sqrt(total_sum(q))}}
+
+@program
+def p(x: Tensor[{px}], w: Tensor[{pw}], t: Tensor["T", "2*F"], u: Tensor["T", "F"], r: Tensor["T"], c: Tensor["2*F"],
+      h: Tensor["H"], i: Index["T"], s: Scalar):
+    a = f(x, w, t, u, r, c, h, i, s)
+    b = rows(a.sum, a.max, a.min, a.mean, a.m2, a.lse, a.weighted, a.narrow, a.chosen)
+    q = columns(a.down, size("H"))
+    k = peaks(a.peak)
+    g = pointwise(a.y, b.lse)
+    n = norm(g.q)
+    return {{"y": a.y, "half": a.half, "sum": b.sum, "top": b.top, "mu": b.mu, "var": b.var, "lse": b.lse,
+            "weighted": b.weighted, "narrow": b.narrow, "all": b.all, "down": q.v, "peak": k.v, "e": g.e, "norm": n.v,
+            "folded": q.folded}}
+"""
+LAYOUTS = {
+    "NT": ('"M", "K"', '"2*N", "K"'), "NN": ('"M", "K"', '"K", "2*N"'),
+    "TN": ('"K", "M"', '"K", "2*N"'), "TT": ('"K", "M"', '"2*N", "K"'),
+}  # fmt: skip
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[str, str]:
+    mode, layout = draw(st.sampled_from(list(HALVES))), draw(st.sampled_from(list(LAYOUTS)))
+    x, w = LAYOUTS[layout]
+    outer = [d.replace("M", "T").replace("K", "D").replace("N", "F") for d in (x, w)]
+    a, b, d = draw(wide(3, mode)), draw(wide(2, mode)), draw(narrow(2, mode))
+    return PROGRAM.format(x=x, w=w, px=outer[0], pw=outer[1], a=a, b=b, d=d), layout
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> dict[str, int]:
+    """Sizes that coincide and sizes that do not; 2*F holds whole groups of H."""
+    group = draw(st.sampled_from([8, 16]))
+    half_columns = draw(st.integers(1, 9)) * (group // 2)
+    rows = draw(st.one_of(st.integers(1, 50), st.just(2 * half_columns)))
+    return {"T": rows, "D": draw(st.integers(1, 40)), "F": half_columns, "H": group}
+
+
+schedules = st.builds(
+    Schedule,
+    block_m=st.sampled_from([16, 32]), block_n=st.sampled_from([32, 64]), block_k=st.sampled_from([16, 32]),
+    stages=st.just(1), warps=st.just(1), group_m=st.sampled_from([1, 2, 4]), slice_n=st.sampled_from([0, 16, 32]),
+)  # fmt: skip
+
+
+def drawn_inputs(size: dict[str, int], layout: str) -> dict[str, Tensor | float]:
+    rows, inner, columns = size["T"], size["D"], 2 * size["F"]
+    x, w = randn(rows, inner), randn(columns, inner, seed=1)
+    tensors = {
+        "x": x.T if layout[0] == "T" else x, "w": w.T if layout[1] == "N" else w, "t": randn(rows, columns, seed=2),
+        "u": randn(rows, columns // 2, seed=6), "r": randn(rows, seed=3), "c": randn(columns, seed=4), "h": randn(size["H"], seed=5),
+    }  # fmt: skip
+    inputs: dict[str, Tensor | float] = {name: v.float().contiguous() for name, v in tensors.items()}
+    return inputs | {"i": torch.arange(rows) * 3 - 2, "s": 0.75}
+
+
+def run(
+    program: Program, size: dict[str, int], inputs: dict[str, Tensor | float], schedule: Schedule, form: str
+) -> dict[str, Tensor]:
+    """The outputs of the generated text, from poisoned buffers."""
+    chosen = {call.name: schedule for call in program.calls if isinstance(call.unit, Kernel)}
+    made = lower(program, signature_of(program), size, form=form, schedules=chosen, processors=3)
+    module = toolchain.load(made.source)
+    buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}
+    pool = {**inputs, **module.prepare(**{n: inputs[n] for n in made.prepare_arguments}), **buffers}
+    module.launch(**{name: pool[name] for name in made.arguments})
+    return {output: buffers[b.name] for b in made.buffers for output in b.outputs}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(drawn=programs(), size=sizes(), schedule=schedules, pointers=st.booleans())
+def test_generated_text_computes_the_meaning(
+    drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool
+) -> None:
+    text, layout = drawn
+    program = read(text)
+    inputs = drawn_inputs(size, layout)
+    aligned = all(
+        n % 4 == 0
+        for n in ((size["T"] if layout[0] == "T" else size["D"]), (size["D"] if layout[1] == "T" else 4), size["F"])
+    )
+    form = "descriptor" if aligned and not pointers else "pointer"
+    exact = evaluate(program, signature_of(program), inputs, block=(16, 32))
+    actual = run(program, size, inputs, schedule, form)
+    scale = max(1.0, float(exact["y"].abs().max())) ** 2 * max(size.values())
+    for name, expected in exact.items():
+        assert actual[name].shape == expected.shape, name
+        error = (actual[name].double() - expected).abs().max().item()
+        assert error <= 2e-6 * scale, f"{name}: {error:.2e} of {scale:.2e}\n{text}"
