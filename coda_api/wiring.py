@@ -87,6 +87,7 @@ class Wiring:
             return
         arguments = self._arguments(call, checked)
         self._check_prepared(checked, arguments, call)
+        self._check_accumulated(checked, arguments)
         binding = bind(call, checked, arguments, self.report)
         check_together(call, checked, arguments, self.report)
         self.results[name] = results_of(name, checked, binding)
@@ -220,6 +221,23 @@ class Wiring:
                 )
 
     # -- binding
+
+    def _check_accumulated(self, checked: CheckedUnit, arguments: Arguments) -> None:
+        """What a kernel accumulates into is a task input that the task marks in-place, and that nothing else reads."""
+        values = (checked.outputs or {}).values()
+        for name in [str(v.args[0].attrs["name"]) for v in values if v.word == "accumulate"]:
+            actual, node = arguments[name]
+            source = actual.ref.input
+            marked = {i.name for i in self.signature.inputs if i.role == "in_place"} if self.signature else {source}
+            reads = sum(isinstance(n, ast.Name) and n.id == source for s in self.text.node.body for n in ast.walk(s))
+            if source is None or source not in marked or reads != 1:
+                self.report.add(
+                    rules.AccumulateUse(
+                        node,
+                        f"{checked.text.name}.{name}: {shown(node)} is accumulated into, so it must be an input that the "
+                        "task marks in-place and that the program uses nowhere else; add it as a tile, out + x, instead",
+                    )
+                )
 
     # -- outputs
 

@@ -432,6 +432,19 @@ def p(x: Tensor["T", "D"], w: Tensor["D", "D"]):
         """
 @kernel
 def f(x: Tensor["M", "K"], w: Tensor["N", "K"], out: Tensor["M", "N"]):
+    return {"y": accumulate(out, gemm(x, w))}
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], out: Tensor["T", "F"]):
+    a = f(x, w, out)
+    b = f(x, w, §a.y)
+    return {"y": b.y}
+""",
+    ),
+    (
+        "AccumulateUse",
+        """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["N", "K"], out: Tensor["M", "N"]):
     z = gemm(x, w)
     return {"y": §accumulate(out, z) * 2}
 @program
@@ -697,6 +710,26 @@ def test_activations_do_not_enter_preparations_and_weights_do() -> None:
         "bfloat16",
     )
     assert {d.rule for d in errors(BASE, activations)} == {"PreparationInput"}
+
+
+def test_only_inputs_marked_in_place_are_accumulated_into() -> None:
+    text = """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["N", "K"], out: Tensor["M", "N"]):
+    return {"y": accumulate(out, gemm(x, w))}
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], out: Tensor["T", "F"]):
+    a = f(x, w, out)
+    return {"y": a.y}
+"""
+    types = {"x": tensor("T", "D"), "w": tensor("F", "D"), "out": tensor("T", "F")}
+
+    def signature(role: str) -> Signature:
+        inputs = tuple(InputSpec(n, t, "bfloat16", role if n == "out" else "activation") for n, t in types.items())
+        return Signature("p", inputs, (OutputSpec("y", dims("T", "F"), "bfloat16"),), "bfloat16")
+
+    assert [(d.rule, d.line, d.column) for d in errors(text, signature("activation"))] == [("AccumulateUse", 7, 17)]
+    assert read(text, signature("in_place"))
 
 
 # Hostile and merely large texts.
