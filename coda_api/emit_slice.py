@@ -284,7 +284,8 @@ class SliceValues:
     def _word_spread(self, value: Value) -> Texts:
         text = self.inner.plain(value.args[0])
         if self.geometry.half_group and group_size(value, self.geometry.sizes) == self.geometry.half_group:
-            return ((text, SUM), (text, SUM))  # one column a group: it broadcasts over both halves
+            wide = (f"tl.broadcast_to({text}, (BLOCK_M, SLICE))", ATOM)  # one column a group, over both halves
+            return (wide, wide)
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
     def _word_cast(self, value: Value) -> Texts:
