@@ -79,19 +79,13 @@ def walk(expr: Expr) -> Iterator[Expr]:
     return visit(expr)
 
 
-def walk_deep(expr: Expr) -> Iterator[Expr]:
-    """Every distinct expression, also inside gemms and reductions."""
-    seen: set[Expr] = set()
-
-    def visit(e: Expr) -> Iterator[Expr]:
-        if e in seen:
-            return
-        seen.add(e)
-        for a in e.args:
-            yield from visit(a)
-        yield e
-
-    return visit(expr)
+def loads_of(value: Expr) -> Iterator[Expr]:
+    """The loads of a value that is made of stored ones, the operands of its GEMM included."""
+    for e in walk(value):
+        if e.word in BINDERS:
+            yield from (load for a in e.args for load in loads_of(a))
+        elif e.word == "load":
+            yield e
 
 
 def rebuild(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
@@ -112,7 +106,7 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
 
 def remake(expr: Expr, args: tuple[Expr, ...]) -> Expr:
     """The same operation on other arguments, tidied."""
-    makers = {"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg}
+    makers: dict[str, Callable[..., Expr]] = {"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg}
     return makers[expr.word](*args) if expr.word in makers else replace(expr, args=args)
 
 

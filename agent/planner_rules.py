@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from coda_synth.agent.planner_contract import CONTRACTIONS, contraction, one_gemm, rotated
-from coda_synth.agent.planner_expr import BINDERS, COL, ROW, Expr, rebuild, sides, walk
+from coda_synth.agent.planner_expr import BINDERS, COL, ROW, Expr, loads_of, rebuild, sides, walk
 from coda_synth.agent.planner_graph import Reading
 from coda_synth.agent.planner_plan import FinisherPlan, KernelPlan, Plan, PreparationPlan, Stored, UnitPlan
 from coda_synth.agent.planner_stuck import Stuck
@@ -280,15 +280,6 @@ class Derivation:
         if expr in self.wanted:
             return self.wanted[expr][0]
         return _VALUE_NAMES.get(value.word, "h" if COL in sides(value) else "v")
-
-
-def loads_of(value: Expr) -> Iterable[Expr]:
-    """The loads of a value that is made of stored ones, the operands of its GEMM included."""
-    for e in walk(value):
-        if e.word in BINDERS:
-            yield from (load for a in e.args for load in loads_of(a))
-        elif e.word == "load":
-            yield e
 
 
 def _columns(value: Expr) -> Dim:

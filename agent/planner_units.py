@@ -87,7 +87,7 @@ def _product(unit: KernelPlan, stored: Mapping[str, Stored], scope: _Scope, dim:
     """Declares the operands of the gemm and writes it; "" where there is none."""
     if unit.gemm is None:
         return ""
-    names = []
+    names: list[str] = []
     for load, dims in zip(unit.gemm.args, ((_ROWS, _INNER), (_INNER, dim(unit.cols))), strict=True):
         kind = _tensor(dims if load.axes[0] == ROW else dims[::-1])
         weight = bool(names) and stored[load.name].weight

@@ -87,7 +87,7 @@ def distinct_sizes(task: TaskSpec) -> dict[str, int]:
 
     A symbol that some dim divides gets a power of two; every other symbol a prime of its own.
     """
-    dims = [Dim.parse(d) for port in (*task.inputs, *task.outputs) for d in port.dims]
+    dims = [Dim.parse(d) for port in _ports(task) for d in port.dims]
     symbols = sorted({s for d in dims for s in d.all_symbols})
     divided = {s for d in dims if d.scale.denominator > 1 for s in d.symbols}
     under = {s for d in dims for s, power in d.powers if power < 0}

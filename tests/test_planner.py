@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from coda_synth.agent.planner_emit import emit
 from coda_synth.agent.planner_rules import derive
 from coda_synth.agent.planner_stuck import Stuck
+from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.program import Kernel, Program
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
@@ -28,6 +29,7 @@ from coda_synth.tasks.spec import TaskInput, TaskOutput, TaskSpec
 
 GOLDEN = Path(__file__).parent / "golden" / "planner"
 PLANNER = Path(__file__).parents[1] / "agent"
+WIDE = {"T": 64, "D": 64, "F": 96, "K": 32, "HQ": 3, "HK": 2, "H": 64, "V": 80}
 SHAPES = (
     {"T": 7, "D": 10, "F": 6, "K": 9, "HQ": 3, "H": 4, "V": 11},
     {"T": 8, "D": 8, "F": 8, "K": 8, "HQ": 2, "H": 8, "V": 8},
@@ -43,6 +45,7 @@ def proven(spec: TaskSpec) -> tuple[str, Program]:
     text = emit(derive(trace_task(spec)))
     sig = signature(spec)
     program = read(text, sig)
+    lower(program, sig, WIDE | {s: n for s, n in spec.check_shapes[0].items() if s not in WIDE}, form="pointer")
     for seed, sizes in enumerate(spec.check_shapes):
         made = spec.make_inputs(sizes, torch.Generator().manual_seed(seed), "normal")
         inputs = {
