@@ -234,8 +234,8 @@ class Wiring:
                 self.report.add(
                     rules.AccumulateUse(
                         node,
-                        f"{checked.text.name}.{name}: {shown(node)} is accumulated into, so it must be an input that the "
-                        "task marks in-place and that the program uses nowhere else; add it as a tile, out + x, instead",
+                        f"{checked.text.name}.{name}: {shown(node)} is accumulated into, so it must be an input "
+                        "that the task marks in-place and that nothing else uses; or add it as a tile: out + x",
                     )
                 )
 
