@@ -23,7 +23,7 @@ _SUMS = (_aten.sum, _aten.mean, _aten.logsumexp)
 _GATES = (_aten.silu, _aten.gelu)  # x times a factor that fp32 knows to 2^-24 of one, not of itself, where it is tiny
 
 
-class RandomRounding(TorchDispatchMode):
+class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, each operation is computed in float64 and its result rounded at random to the dtype it would have had.
 
     What fp32 does inside an operation is noise too: up to sqrt(n) * 2^-24 times the sum of magnitudes for a sum of n
@@ -31,7 +31,7 @@ class RandomRounding(TorchDispatchMode):
     """
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.generator = generator
 
     def __torch_dispatch__(
@@ -67,7 +67,8 @@ class RandomRounding(TorchDispatchMode):
             size = terms * (torch.ones_like(exact) if packet is _aten.logsumexp else func(*_magnitudes(args), **kwargs))
         else:
             return 0.0
-        return _FP32 * size * (2 * self._uniform(exact) - 1)
+        noise: torch.Tensor = _FP32 * size * (2 * self._uniform(exact) - 1)
+        return noise
 
     def _uniform(self, like: torch.Tensor) -> torch.Tensor:
         return torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=self.generator)

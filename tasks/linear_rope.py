@@ -17,7 +17,7 @@ def rotate_half(x: torch.Tensor) -> torch.Tensor:
 
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """x: [T, heads*H]; cos, sin: [T, H]."""
-    heads = x.unflatten(-1, (-1, cos.shape[-1]))
+    heads = x.view(len(x), -1, cos.shape[-1])
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return (heads * cos + rotate_half(heads) * sin).flatten(1)
 

@@ -41,5 +41,6 @@ def results(name: str) -> dict[str, list[str | float]]:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     toolchain.repair_interpreter()
     print(json.dumps({name: results(name) for name in sys.argv[1:]}))

@@ -23,6 +23,8 @@ from coda_synth.tasks.spec import STYLES
 from tests import mutations
 
 BF16 = torch.bfloat16
+torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+
 TASKS = task_names()
 # Frequencies are kept as a pair of fp32 numbers, good to 2^-49 turns a position; everything else is plain float64.
 TOLERANCE = {"linear_rope": 1e-9}

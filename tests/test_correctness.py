@@ -28,6 +28,8 @@ from coda_synth.tasks.spec import STYLES, TaskSpec
 from tests import mutations
 
 BF16 = torch.bfloat16
+torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+
 TASKS = task_names()
 
 

@@ -13,6 +13,8 @@ from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import UnknownTask, task, task_names
 from coda_synth.tasks.spec import STYLES, Sizes, TaskSpec
 
+torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+
 TASKS = task_names()
 
 
