@@ -1,7 +1,6 @@
-"""`python -m coda_synth`, for a bare checkout in which no command is installed."""
-
-import sys
+"""`python -m coda_synth`: the command line from a bare checkout."""
 
 from coda_synth.agent.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    raise SystemExit(main())

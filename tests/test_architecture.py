@@ -19,7 +19,7 @@ KNOWS = {
     "runs": {"coda_api", "tasks", "evaluator", "runs"},
     "agent": {"coda_api", "tasks", "prompts", "evaluator", "runs", "agent"},
 }
-LONGEST = 600
+LONGEST = 400
 
 
 def modules(folder: str) -> list[Path]:
