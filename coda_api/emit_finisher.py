@@ -9,6 +9,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
+from coda_synth.coda_api.storage import torch_name
 from coda_synth.coda_api.unit_text import SizeNames, Tensors, UnitParam, UnitText, function, triton_dtype
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
@@ -162,7 +163,7 @@ class _FinisherEmitter:
         if value.word == "cast":
             return (
                 (
-                    f"{self.vectors.atom(value.args[0])}.to({triton_dtype(str(value.attrs['dtype']))}).to(tl.float32)",
+                    f"{self.vectors.atom(value.args[0])}.to({triton_dtype(torch_name(str(value.attrs['dtype'])))}).to(tl.float32)",
                     ATOM,
                 ),
             )

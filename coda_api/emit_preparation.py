@@ -9,6 +9,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import LoweringError, Names, number
 from coda_synth.coda_api.program import Value, walk
 from coda_synth.coda_api.spelling import INFIX
+from coda_synth.coda_api.storage import torch_name
 
 REARRANGEMENTS = frozenset({"param", "interleave", "concat", "join", "transpose"})
 
@@ -16,20 +17,6 @@ REARRANGEMENTS = frozenset({"param", "interleave", "concat", "join", "transpose"
 def is_rearrangement(value: Value) -> bool:
     """Only moves elements, so it keeps their dtype."""
     return all(v.word in REARRANGEMENTS for v in walk([value]))
-
-
-def source_param(value: Value) -> str:
-    """The first parameter that a rearrangement is made of."""
-    return next(str(v.attrs["name"]) for v in walk([value]) if v.word == "param")
-
-
-def stored_dtype(value: Value, params: Mapping[str, str], activation: str) -> str:
-    """The dtype of a returned value: params gives the parameters' dtypes."""
-    if is_rearrangement(value):
-        return params[source_param(value)]
-    if value.word == "cast":
-        return str(value.attrs["dtype"])
-    return "float32" if value.cols is None else activation
 
 
 class PreparationEmitter:
@@ -41,19 +28,22 @@ class PreparationEmitter:
         self._done: dict[int, str] = {}
 
     def text(self, value: Value, dtype: str) -> str:
-        """A returned value, contiguous and in its stored dtype. `lines` holds the statements that it needs first."""
+        """A returned value, contiguous, in its stored torch dtype. `lines` holds the statements that it needs first."""
         if is_rearrangement(value):
             return f"{self._moved(value)}.contiguous()"
-        torch_dtype = {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype)
-        return f"{self._double(value)}.to(torch.{torch_dtype}).contiguous()"
+        return f"{self._double(value)}.to(torch.{dtype}).contiguous()"
 
     def _moved(self, value: Value) -> str:
+        """A rearrangement of parameters, in their own dtype."""
         if value.word == "param":
             return self.names[str(value.attrs["name"])]
-        args = [self._moved(arg) for arg in value.args]
+        return self._rearranged(value, [self._moved(arg) for arg in value.args])
+
+    def _rearranged(self, value: Value, args: list[str]) -> str:
         if value.word == "transpose":
             return f"{args[0]}.T"
-        axis = _axis(value)
+        axis = value.attrs["axis"]
+        assert isinstance(axis, int)
         if value.word == "concat":
             return f"torch.cat(({', '.join(args)}), {axis})"
         if value.word == "interleave":
@@ -84,11 +74,12 @@ class PreparationEmitter:
             assert isinstance(dim, Dim)
             return str(dim.size(self.sizes))
         if value.word == "cast":
-            dtype = {"float8_e4m3": "float8_e4m3fn"}.get(str(value.attrs["dtype"]), str(value.attrs["dtype"]))
-            return f"{self._double(value.args[0])}.to(torch.{dtype}).double()"
+            return f"{self._double(value.args[0])}.to(torch.{torch_name(str(value.attrs['dtype']))}).double()"
+        if value.word in REARRANGEMENTS:
+            return self._rearranged(value, [self._double(arg) for arg in value.args])
         if value.word == "matvec":
             matrix, vector = value.args
-            turned = ".T" if vector.rows == matrix.rows and vector.rows != matrix.cols else ""
+            turned = ".T" if value.attrs["axis"] == 0 else ""
             return f"({self._double(matrix)}{turned} @ {self._double(vector)})"
         args = [f"{self._double(arg)}{self._broadcast(arg, value)}" for arg in value.args]
         if value.word == "neg":
@@ -104,9 +95,3 @@ class PreparationEmitter:
         """A vector over the rows of a matrix stands upright."""
         upright = arg.cols is None and arg.rows is not None and result.cols is not None and arg.rows == result.rows
         return "[:, None]" if upright else ""
-
-
-def _axis(value: Value) -> int:
-    """The axis along which a rearrangement works: where its named dim lies in its arguments."""
-    dim, first = value.attrs["dim"], value.args[0]
-    return 0 if first.rows == dim else 1

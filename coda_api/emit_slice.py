@@ -11,6 +11,7 @@ from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, T
 from coda_synth.coda_api.geometry import Geometry, group_size
 from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
+from coda_synth.coda_api.storage import torch_name
 from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, triton_dtype
 
 
@@ -289,7 +290,7 @@ class SliceValues:
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
     def _word_cast(self, value: Value) -> Texts:
-        dtype = str(value.attrs["dtype"])
+        dtype = torch_name(str(value.attrs["dtype"]))
         return tuple(
             (f"{narrow(self.inner.atom(value.args[0], s), dtype)}.to(tl.float32)", ATOM)
             for s in range(len(self.inner.texts(value.args[0])))
@@ -309,7 +310,7 @@ def mentions(text: str, name: str) -> bool:
 
 def narrow(text: str, dtype: str) -> str:
     """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
-    top = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}.get(dtype)
+    top = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(dtype)
     if top:
         text = f"clamp({text}, {-top}, {top})"
     return f"{text}.to({triton_dtype(dtype)})"

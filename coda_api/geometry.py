@@ -17,7 +17,7 @@ from coda_synth.coda_api.schedule import Schedule
 _HALVES = ("low", "high", "join")
 _PAIRS = ("even", "odd", "interleave")
 _GROUPS = ("group_sum", "group_max", "group_min", "spread")
-DEFAULT_SLICE = 64
+NARROW_SLICE, WIDE_SLICE = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,17 @@ def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int]
         least = max(half, *groups)
     if half and groups - {half}:
         raise LoweringError(f"groups of {sorted(groups)} beside halves of {half} columns; use one size")
-    slice_n = schedule.slice_n or default_slice(kernel, schedule)
+    slice_n = schedule.slice_n or default_slice(kernel, live, schedule)
     slice_n = min(schedule.block_n, max(slice_n, least))
     if half:
         slice_n = min(slice_n, half)
     return Geometry(kernel, sizes, half, slice_n, schedule.block_n)
 
 
-def default_slice(kernel: Kernel, schedule: Schedule) -> int:
-    """A pointwise kernel has no accumulator to share registers with, so it needs no slices."""
-    return schedule.block_n if kernel.gemm is None else min(DEFAULT_SLICE, schedule.block_n)
+def default_slice(kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> int:
+    """Wide slices where no tile is loaded, for fewer and larger stores; narrow ones where loads need registers and
+    shared memory too; the whole tile in a pointwise kernel, which has no accumulator."""
+    if kernel.gemm is None:
+        return schedule.block_n
+    loads = any(v.word == "param" and v.rows is not None and v.cols is not None for v in walk(live))
+    return min(NARROW_SLICE if loads else WIDE_SLICE, schedule.block_n)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
 from coda_synth.coda_api.emit_kernel import emit_kernel
-from coda_synth.coda_api.emit_preparation import PreparationEmitter, stored_dtype
+from coda_synth.coda_api.emit_preparation import PreparationEmitter
 from coda_synth.coda_api.emit_slice import group_symbols
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.storage import stored_dtype, torch_name
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
 
 POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
@@ -84,7 +85,7 @@ class _Lowering:
             ref: [n for n, r in self.program.outputs.items() if r == ref] for ref in self.program.outputs.values()
         }
         for spec in self.signature.inputs:
-            self.stored[Ref(input=spec.name)] = Stored(spec.name, spec.type.dims, spec.dtype)
+            self.stored[Ref(input=spec.name)] = Stored(spec.name, spec.type.dims, torch_name(spec.dtype))
         live = self.program.live_calls()
         for call in live:
             self._store_outputs(call)
@@ -104,22 +105,14 @@ class _Lowering:
 
     def _store_outputs(self, call: Call) -> None:
         for output in self.program.live_outputs(call):
-            value, ref = call.unit.outputs[output], Ref(call=call.name, output=output)
-            self.stored[ref] = self._stored(call, f"{call.name}_{output}", value, ref)
+            self.stored[Ref(call=call.name, output=output)] = self._stored(call, output)
 
-    def _stored(self, call: Call, name: str, value: Value, ref: Ref) -> Stored:
+    def _stored(self, call: Call, output: str) -> Stored:
+        name, value = f"{call.name}_{output}", call.unit.outputs[output]
         dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)
         if value.form is Form.PARTIAL:
             return self._partial(call, name, value, dims)
-        if isinstance(call.unit, Preparation):
-            params = {p: self._of(r).dtype for p, r in call.args.items() if r.call or r.input}
-            return Stored(name, dims, stored_dtype(value, params, self.signature.dtype))
-        declared = [o.dtype for o in self.signature.outputs if o.name in self.outputs.get(ref, ())]
-        matrix = value.form is Form.TILE and len(dims) == 2
-        dtype = declared[0] if declared else self.signature.dtype if matrix else "float32"
-        if value.word == "cast" and not declared:
-            dtype = str(value.attrs["dtype"])
-        return Stored(name, dims, dtype)
+        return Stored(name, dims, stored_dtype(self.program, self.signature, call, output))
 
     def _partial(self, call: Call, name: str, value: Value, dims: tuple[Dim, ...]) -> Stored:
         kernel = call.unit

@@ -197,7 +197,7 @@ class Program:
         return tuple(call for call in self.calls if self.live_outputs(call))
 
     def _live(self) -> set[tuple[str, str]]:
-        live = {(r.call, r.output) for r in self.outputs.values() if r.call}
+        live = {(r.call, r.output) for r in self.outputs.values() if r.call and r.output}
         for call in reversed(self.calls):
             alive = {name: v for name, v in call.unit.outputs.items() if (call.name, name) in live}
             if not alive:
@@ -205,13 +205,16 @@ class Program:
             used = {v.attrs["name"] for v in walk(alive) if v.word == "param"}
             if isinstance(call.unit, Kernel) and call.unit.gemm:
                 used |= {call.unit.gemm.a, call.unit.gemm.b}
-            live |= {(r.call, r.output) for name, r in call.args.items() if r.call and name in used}
+            live |= {(r.call, r.output) for name, r in call.args.items() if r.call and r.output and name in used}
         return live
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input of a task as the language sees it. role: "activation", "weight" (may enter a preparation) or "scalar"."""
+    """An input of a task as the language sees it.
+
+    role: "activation", "weight" (may enter a preparation), "in_place" (fp32, added to by accumulate) or "scalar".
+    """
 
     name: str
     type: Type

@@ -13,7 +13,7 @@ TRITON_DTYPES = {
     "bfloat16": ("bf16", "tl.bfloat16", 2),
     "float16": ("fp16", "tl.float16", 2),
     "float32": ("fp32", "tl.float32", 4),
-    "float8_e4m3": ("fp8e4nv", "tl.float8e4nv", 1),
+    "float8_e4m3fn": ("fp8e4nv", "tl.float8e4nv", 1),
     "float8_e5m2": ("fp8e5", "tl.float8e5", 1),
     "int64": ("i64", "tl.int64", 8),
     "int32": ("i32", "tl.int32", 4),
@@ -21,7 +21,7 @@ TRITON_DTYPES = {
 
 
 def triton_dtype(dtype: str) -> str:
-    """ "tl.bfloat16" for "bfloat16"."""
+    """ "tl.bfloat16" for torch's "bfloat16"."""
     return TRITON_DTYPES[dtype][1]
 
 

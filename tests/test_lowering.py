@@ -10,11 +10,14 @@ import os
 from pathlib import Path
 
 import pytest
+from coda_synth.coda_api import emit_epilogue, emit_finisher, emit_slice, expressions
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.spelling import CALLS, INFIX
+from coda_synth.coda_api.words import Place, words_in
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
@@ -64,3 +67,11 @@ def test_an_output_that_nobody_reads_is_not_stored() -> None:
 def test_groups_that_no_tile_holds_are_refused_with_the_reason() -> None:
     with pytest.raises(LoweringError, match="group of 128 columns must be a power of two and fit the tile"):
         lowered("linear_rope", "descriptor", schedules={"q": Schedule(block_n=64)})
+
+
+def test_every_word_of_a_kernel_or_finisher_has_a_spelling() -> None:
+    emitted = Path(emit_slice.__file__).read_text() + Path(emit_epilogue.__file__).read_text()
+    emitted += Path(emit_finisher.__file__).read_text() + Path(expressions.__file__).read_text()
+    for word in (*words_in(Place.KERNEL), *words_in(Place.FINISHER)):
+        spelled = word.name in CALLS or word.name in INFIX
+        assert spelled or f'"{word.name}"' in emitted or f"_word_{word.name}" in emitted, word.name

@@ -80,13 +80,9 @@ def linear_gelu(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
             acc = tl.dot(x.load([row, k]), w.load([col, k]).T, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
-        linear_gelu_epilogue(acc_0, row, col, y_out, b, N, 64)
-        linear_gelu_epilogue(acc_64, row, col + 64, y_out, b, N, 64)
-        linear_gelu_epilogue(acc_128, row, col + 128, y_out, b, N, 64)
-        linear_gelu_epilogue(acc_192, row, col + 192, y_out, b, N, 64)
+        acc_0, acc_128 = halves(acc)
+        linear_gelu_epilogue(acc_0, row, col, y_out, b, N, 128)
+        linear_gelu_epilogue(acc_128, row, col + 128, y_out, b, N, 128)
 
 
 def prepare():
@@ -101,5 +97,5 @@ def launch(x, w, b, a_y):
     D = x.shape[1]
     linear_gelu[programs(x.device, T, 128, F, 256)](
         TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]), b,
-        TensorDescriptor.from_tensor(a_y, [128, 64]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(a_y, [128, 128]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

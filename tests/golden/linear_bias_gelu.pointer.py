@@ -85,13 +85,9 @@ def linear_gelu(
             left = tl.load(x + at_m[:, None] * K + at_k[None, :], mask=(at_m[:, None] < M) & (at_k[None, :] < K), other=0.0)
             right = tl.load(w + at_n[None, :] * K + at_k[:, None], mask=(at_k[:, None] < K) & (at_n[None, :] < N), other=0.0)
             acc = tl.dot(left, right, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
-        linear_gelu_epilogue(acc_0, row, col, y_out, b, M, N, BLOCK_M, 64)
-        linear_gelu_epilogue(acc_64, row, col + 64, y_out, b, M, N, BLOCK_M, 64)
-        linear_gelu_epilogue(acc_128, row, col + 128, y_out, b, M, N, BLOCK_M, 64)
-        linear_gelu_epilogue(acc_192, row, col + 192, y_out, b, M, N, BLOCK_M, 64)
+        acc_0, acc_128 = halves(acc)
+        linear_gelu_epilogue(acc_0, row, col, y_out, b, M, N, BLOCK_M, 128)
+        linear_gelu_epilogue(acc_128, row, col + 128, y_out, b, M, N, BLOCK_M, 128)
 
 
 def prepare():

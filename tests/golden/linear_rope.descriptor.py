@@ -88,16 +88,10 @@ def rotary(
         rows = row + tl.arange(0, BLOCK_M)
         pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
         acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
-        acc_0, acc_32 = halves(acc_0_to_64)
-        acc_64, acc_96 = halves(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
-        acc_128, acc_160 = halves(acc_128_to_192)
-        acc_192, acc_224 = halves(acc_192_to_256)
-        rotary_epilogue(acc_0, acc_64, row, col, pos_rows, y_out, f_hi, f_lo, H, 32)
-        rotary_epilogue(acc_32, acc_96, row, col + 32, pos_rows, y_out, f_hi, f_lo, H, 32)
-        rotary_epilogue(acc_128, acc_192, row, col + 128, pos_rows, y_out, f_hi, f_lo, H, 32)
-        rotary_epilogue(acc_160, acc_224, row, col + 160, pos_rows, y_out, f_hi, f_lo, H, 32)
+        acc_0, acc_64 = halves(acc_0_to_128)
+        acc_128, acc_192 = halves(acc_128_to_256)
+        rotary_epilogue(acc_0, acc_64, row, col, pos_rows, y_out, f_hi, f_lo, H, 64)
+        rotary_epilogue(acc_128, acc_192, row, col + 128, pos_rows, y_out, f_hi, f_lo, H, 64)
 
 
 @triton.jit
@@ -117,13 +111,9 @@ def linear(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
             acc = tl.dot(x.load([row, k]), w.load([col, k]).T, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0, acc_128 = halves(acc)
         linear_epilogue(acc_0, row, col, y_out)
-        linear_epilogue(acc_64, row, col + 64, y_out)
         linear_epilogue(acc_128, row, col + 128, y_out)
-        linear_epilogue(acc_192, row, col + 192, y_out)
 
 
 def prepare(inv_freq):
@@ -146,13 +136,13 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     HK = w_k.shape[0] // H
     rotary[programs(x.device, T, 128, H * HQ, 256)](
         TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_q, [256, 64]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(q_y, [128, 32]), T, H * HQ, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(q_y, [128, 64]), T, H * HQ, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     rotary[programs(x.device, T, 128, H * HK, 256)](
         TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_k, [256, 64]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(k_y, [128, 32]), T, H * HK, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(k_y, [128, 64]), T, H * HK, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     linear[programs(x.device, T, 128, H * HK, 256)](
         TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_v, [256, 64]),
-        TensorDescriptor.from_tensor(v_y, [128, 64]), T, H * HK, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(v_y, [128, 128]), T, H * HK, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

@@ -98,16 +98,10 @@ def rotary(
         rows = row + tl.arange(0, BLOCK_M)
         pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
         acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
-        acc_0, acc_32 = halves(acc_0_to_64)
-        acc_64, acc_96 = halves(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
-        acc_128, acc_160 = halves(acc_128_to_192)
-        acc_192, acc_224 = halves(acc_192_to_256)
-        rotary_epilogue(acc_0, acc_64, row, col, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 32)
-        rotary_epilogue(acc_32, acc_96, row, col + 32, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 32)
-        rotary_epilogue(acc_128, acc_192, row, col + 128, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 32)
-        rotary_epilogue(acc_160, acc_224, row, col + 160, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 32)
+        acc_0, acc_64 = halves(acc_0_to_128)
+        acc_128, acc_192 = halves(acc_128_to_256)
+        rotary_epilogue(acc_0, acc_64, row, col, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 64)
+        rotary_epilogue(acc_128, acc_192, row, col + 128, pos_rows, y_out, f_hi, f_lo, M, N, H, BLOCK_M, 64)
 
 
 @triton.jit
@@ -134,13 +128,9 @@ def linear(
             left = tl.load(x + at_m[:, None] * K + at_k[None, :], mask=(at_m[:, None] < M) & (at_k[None, :] < K), other=0.0)
             right = tl.load(w + at_n[None, :] * K + at_k[:, None], mask=(at_k[:, None] < K) & (at_n[None, :] < N), other=0.0)
             acc = tl.dot(left, right, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
-        linear_epilogue(acc_0, row, col, y_out, M, N, BLOCK_M, 64)
-        linear_epilogue(acc_64, row, col + 64, y_out, M, N, BLOCK_M, 64)
-        linear_epilogue(acc_128, row, col + 128, y_out, M, N, BLOCK_M, 64)
-        linear_epilogue(acc_192, row, col + 192, y_out, M, N, BLOCK_M, 64)
+        acc_0, acc_128 = halves(acc)
+        linear_epilogue(acc_0, row, col, y_out, M, N, BLOCK_M, 128)
+        linear_epilogue(acc_128, row, col + 128, y_out, M, N, BLOCK_M, 128)
 
 
 def prepare(inv_freq):

@@ -71,13 +71,9 @@ def gate_up(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
             acc = tl.dot(x.load([row, k]), w.load([col, k]).T, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0, acc_128 = halves(acc)
         gate_up_epilogue(acc_0, row, col, act_out)
-        gate_up_epilogue(acc_64, row, col + 64, act_out)
         gate_up_epilogue(acc_128, row, col + 128, act_out)
-        gate_up_epilogue(acc_192, row, col + 192, act_out)
 
 
 def prepare(w_gate, w_up):
@@ -95,5 +91,5 @@ def launch(x, p_w, a_act):
     D = x.shape[1]
     gate_up[programs(x.device, T, 128, 2 * F, 256)](
         TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(p_w, [256, 64]),
-        TensorDescriptor.from_tensor(a_act, [128, 32]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(a_act, [128, 64]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

@@ -56,7 +56,7 @@ def gate_up_epilogue(z, row, col, act_out, M, N, BLOCK_M: tl.constexpr):
     even, odd = pairs(z)
     act = silu(even) * odd
     rows = row + tl.arange(0, BLOCK_M)
-    half_cols = col // 2 + tl.arange(0, 32)
+    half_cols = col // 2 + tl.arange(0, 64)
     tl.store(act_out + rows.to(tl.int64)[:, None] * N + half_cols[None, :], act.to(tl.bfloat16), mask=(rows[:, None] < M) & (half_cols[None, :] < N))
 
 
@@ -77,13 +77,9 @@ def gate_up(
             left = tl.load(x + at_m[:, None] * K + at_k[None, :], mask=(at_m[:, None] < M) & (at_k[None, :] < K), other=0.0)
             right = tl.load(w + at_n[None, :] * K + at_k[:, None], mask=(at_k[:, None] < K) & (at_n[None, :] < (2 * N)), other=0.0)
             acc = tl.dot(left, right, acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0, acc_128 = halves(acc)
         gate_up_epilogue(acc_0, row, col, act_out, M, N, BLOCK_M)
-        gate_up_epilogue(acc_64, row, col + 64, act_out, M, N, BLOCK_M)
         gate_up_epilogue(acc_128, row, col + 128, act_out, M, N, BLOCK_M)
-        gate_up_epilogue(acc_192, row, col + 192, act_out, M, N, BLOCK_M)
 
 
 def prepare(w_gate, w_up):

@@ -125,13 +125,9 @@ def gate_up(
             acc = tl.dot(hg.load([row, k]), w.load([col, k]).T, acc)
         rows = row + tl.arange(0, BLOCK_M)
         rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0, acc_128 = halves(acc)
         gate_up_epilogue(acc_0, row, col, rstd_rows, act_out)
-        gate_up_epilogue(acc_64, row, col + 64, rstd_rows, act_out)
         gate_up_epilogue(acc_128, row, col + 128, rstd_rows, act_out)
-        gate_up_epilogue(acc_192, row, col + 192, rstd_rows, act_out)
 
 
 def prepare(w_gate, w_up):
@@ -156,5 +152,5 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     gate_up[programs(a_hg.device, T, 128, 2 * F, 256)](
         TensorDescriptor.from_tensor(a_hg, [128, 64]), TensorDescriptor.from_tensor(p_w, [256, 64]), r_rstd,
-        TensorDescriptor.from_tensor(b_act, [128, 32]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        TensorDescriptor.from_tensor(b_act, [128, 64]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

@@ -116,7 +116,7 @@ def gate_up_epilogue(z, row, col, rstd_rows, act_out, M, N, BLOCK_M: tl.constexp
     even, odd = pairs(z_2)
     act = silu(even) * odd
     rows = row + tl.arange(0, BLOCK_M)
-    half_cols = col // 2 + tl.arange(0, 32)
+    half_cols = col // 2 + tl.arange(0, 64)
     tl.store(act_out + rows.to(tl.int64)[:, None] * N + half_cols[None, :], act.to(tl.bfloat16), mask=(rows[:, None] < M) & (half_cols[None, :] < N))
 
 
@@ -139,13 +139,9 @@ def gate_up(
             acc = tl.dot(left, right, acc)
         rows = row + tl.arange(0, BLOCK_M)
         rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0, acc_128 = halves(acc)
         gate_up_epilogue(acc_0, row, col, rstd_rows, act_out, M, N, BLOCK_M)
-        gate_up_epilogue(acc_64, row, col + 64, rstd_rows, act_out, M, N, BLOCK_M)
         gate_up_epilogue(acc_128, row, col + 128, rstd_rows, act_out, M, N, BLOCK_M)
-        gate_up_epilogue(acc_192, row, col + 192, rstd_rows, act_out, M, N, BLOCK_M)
 
 
 def prepare(w_gate, w_up):
