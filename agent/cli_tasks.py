@@ -81,7 +81,7 @@ def _shape(spec: TaskSpec, label: str, sizes: Mapping[str, int], target: str) ->
 
 def _lines(entry: dict[str, Any]) -> list[str]:
     def typed(tensor: dict[str, Any]) -> str:
-        role = " (weight)" if tensor.get("role") == "weight" else ""
+        role = {"weight": " (weight)", "in_place": " (in place)"}.get(tensor.get("role", ""), "")
         return f"{tensor['name']}[{', '.join(tensor['dims'])}]{role}" if tensor["dims"] else tensor["name"]
 
     lines = [

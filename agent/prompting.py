@@ -20,6 +20,7 @@ from coda_synth.runs.record import Attempt
 from coda_synth.tasks.catalog import task_names, worked_candidate
 
 if TYPE_CHECKING:
+    from coda_synth.coda_api.program import Signature
     from coda_synth.tasks.spec import TaskSpec
 
 LONGEST_REPLY = 2000  # characters of a reply without a program that its author sees again
@@ -48,16 +49,21 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
     typed = signature(task, task.dtypes[0])
     parameters = ", ".join(f"{i.name}: {i.type}" for i in typed.inputs)
     outputs = [f"{o.name} [{', '.join(map(str, o.dims))}] ({o.dtype})" for o in typed.outputs]
+    in_place = _with_role(typed, "in_place")
     return {
         "name": task.name,
         "summary": task.summary,
         "source": inspect.getsource(task.reference).strip(),
         "header": f"def {task.name}({parameters}):",
         "outputs": ", ".join(outputs),
-        "weights": ", ".join(i.name for i in typed.inputs if i.role == "weight") or "none",
+        "weights": _with_role(typed, "weight") + (f". In-place inputs: {in_place}" if in_place != "none" else ""),
         "dtype": typed.dtype,
         "device": device(target).name,
     }
+
+
+def _with_role(typed: Signature, role: str) -> str:
+    return ", ".join(i.name for i in typed.inputs if i.role == role) or "none"
 
 
 def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float]]:

@@ -14,10 +14,12 @@ from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.storage import stored_dtype
 
 Sizes = Mapping[str, int]
 ITEMSIZE = {
     "float8_e4m3": 1,
+    "float8_e4m3fn": 1,
     "float8_e5m2": 1,
     "bfloat16": 2,
     "float16": 2,
@@ -165,7 +167,7 @@ class _Traffic:
         dims = [call.dim(d) for d in (value.rows, value.cols) if d is not None]
         if value.form is Form.PARTIAL:
             return self._partials(call, value) * 4
-        return _product(dims, self.sizes) * self._itemsize(value, len(dims))
+        return _product(dims, self.sizes) * ITEMSIZE[stored_dtype(self.program, self.signature, call, name)]
 
     def _partials(self, call: Call, value: Value) -> int:
         """A partial holds one value per kept element and tile of the reduced dim, which the schedule cuts."""
@@ -175,11 +177,6 @@ class _Traffic:
         block = schedule.block_m if along_rows else schedule.block_n
         product = call.dim(call.unit.rows if along_rows else call.unit.cols).size(self.sizes)
         return call.dim(value.rows).size(self.sizes) * -(-product // block)
-
-    def _itemsize(self, value: Value, rank: int) -> int:
-        if value.word == "cast":
-            return ITEMSIZE[str(value.attrs["dtype"])]
-        return ITEMSIZE[self.signature.dtype] if rank == 2 else 4
 
 
 def _product(dims: Iterable[Dim], sizes: Sizes) -> int:

@@ -10,6 +10,7 @@ from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
+from coda_synth.coda_api.storage import accumulated_into
 
 
 def emit_kernel(
@@ -206,7 +207,11 @@ class _KernelEmitter:
             params.append(
                 self._tensor_param(param.name, text, False) if not scalar else UnitParam(text, "scalar", param.name)
             )
-        params += [self._tensor_param(o, self.slice.output_names[o], True) for o in self.live]
+        params += [
+            self._tensor_param(o, self.slice.output_names[o], True)
+            for o, value in self.live.items()
+            if not accumulated_into(value)
+        ]
         params += self.sizes.params()
         s = self.schedule
         for name, number in (

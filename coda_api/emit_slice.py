@@ -11,7 +11,7 @@ from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, T
 from coda_synth.coda_api.geometry import Geometry, group_size
 from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
-from coda_synth.coda_api.storage import torch_name
+from coda_synth.coda_api.storage import accumulated_into, torch_name
 from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, triton_dtype
 
 
@@ -25,7 +25,7 @@ class SliceValues:
         self.kernel, self.live, self.geometry, self.tensors = kernel, live, geometry, tensors
         self.names = Names((name, f"{name}_epilogue"))
         self.param_names = {p.name: self.names.new(p.name) for p in kernel.params}
-        self.output_names = {name: self.names.new(f"{name}_out") for name in live}
+        self.output_names = {name: self._output_name(name, value) for name, value in live.items()}
         self.sizes = SizeNames(self.names, geometry.sizes, group_symbols(live))
         for dim in (kernel.rows, kernel.cols, *((kernel.gemm.inner,) if kernel.gemm else ())):
             self.sizes.text(dim)  # so that signatures begin M, N, K
@@ -47,6 +47,11 @@ class SliceValues:
     # -- parameters and geometry
 
     def use(self, text: str) -> str:
+    def _output_name(self, name: str, value: Value) -> str:
+        """What is accumulated is stored where it was loaded from."""
+        param = accumulated_into(value)
+        return self.param_names[param] if param else self.names.new(f"{name}_out")
+
         """The text's name of a parameter or output, remembered as one that the slice is passed."""
         self.used[text] = None
         return text

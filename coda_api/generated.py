@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coda_synth.coda_api.schedule import Schedule
 
@@ -30,6 +30,7 @@ class Launch:
     stages: int
     programs: int  # thread blocks launched (a persistent kernel: at most the number of SMs)
     tiles: int  # tiles of work they share
+    gluon: bool = False  # the Hopper backend's kernel: compiled as Gluon, for sm_90 only
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Generated:
 
     The module's text defines `prepare(**weights) -> dict[str, Tensor]` and `launch(**tensors) -> None`; `launch` takes
     exactly `arguments`: inputs that are read, prepared tensors, and every buffer, by name.
-    form: "descriptor" (TMA) or "pointer" (masks), for the program as a whole.
+    form: "descriptor" (TMA) or "pointer" (masks), for the program as a whole. in_place: the inputs that a launch
+    overwrites, each with the program outputs that it then is.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Generated:
     arguments: tuple[str, ...]
     schedules: Mapping[str, Schedule]  # by call
     form: str
+    in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

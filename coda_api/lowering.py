@@ -19,7 +19,7 @@ from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.storage import stored_dtype, torch_name
+from coda_synth.coda_api.storage import accumulated_into, stored_dtype, torch_name
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
 
 POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
@@ -110,6 +110,8 @@ class _Lowering:
     def _stored(self, call: Call, output: str) -> Stored:
         name, value = f"{call.name}_{output}", call.unit.outputs[output]
         dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)
+        if param := accumulated_into(value):
+            return self._of(call.args[param])
         if value.form is Form.PARTIAL:
             return self._partial(call, name, value, dims)
         return Stored(name, dims, stored_dtype(self.program, self.signature, call, output))
@@ -196,7 +198,8 @@ class _Lowering:
 
     def _generated(self) -> Generated:
         launches = [self._launch(c) for c in self.calls]
-        buffers = [self._buffer(c.call, o) for c in self._kernel_calls() for o in self.program.live_outputs(c.call)]
+        stored = [(c.call, o) for c in self._kernel_calls() for o in self.program.live_outputs(c.call)]
+        buffers = [self._buffer(call, o) for call, o in stored if not accumulated_into(call.unit.outputs[o])]
         read = self._read_inputs([c.call for c in self.calls])
         prepared_from = self._read_inputs([c for c in self.program.live_calls() if isinstance(c.unit, Preparation)])
         arguments = (*read, *self.prepared, *(b.name for b in buffers))
@@ -222,8 +225,14 @@ class _Lowering:
         for c in self.calls:
             seen.setdefault(c.call.name, c)
         return list(seen.values())
+            self._in_place(stored),
 
     def _buffer(self, call: Call, output: str) -> Buffer:
+    def _in_place(self, stored: list[tuple[Call, str]]) -> dict[str, tuple[str, ...]]:
+        """The inputs that calls accumulate into, each with the program outputs that it becomes."""
+        refs = [Ref(call=call.name, output=o) for call, o in stored if accumulated_into(call.unit.outputs[o])]
+        return {self._of(ref).name: tuple(self.outputs.get(ref, ())) for ref in refs}
+
         ref = Ref(call=call.name, output=output)
         stored = self._of(ref)
         dtype = {"float8_e4m3": "float8_e4m3fn"}.get(stored.dtype, stored.dtype)

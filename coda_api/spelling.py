@@ -12,6 +12,7 @@ ATOM, UNARY, PRODUCT, SUM, COMPARE, LOGIC = 6, 5, 4, 3, 2, 1
 INFIX: dict[str, tuple[str, int]] = {
     "add": ("+", SUM),
     "sub": ("-", SUM),
+    "accumulate": ("+", SUM),
     "mul": ("*", PRODUCT),
     "div": ("/", PRODUCT),
     "lt": ("<", COMPARE),

@@ -16,20 +16,27 @@ def torch_name(dtype: str) -> str:
 def stored_dtype(program: Program, signature: Signature, call: Call, output: str) -> str:
     """The torch name of the dtype that holds an output of a call.
 
-    A task output has the dtype that the task declares; what is cast outermost the cast's; a tile the activation dtype;
-    vectors, picks, sums and partials float32. A prepared weight that was only rearranged keeps its dtype; else matrices
-    have the activation dtype and vectors float32.
+    What is accumulated has that of the input that it overwrites; a task output the dtype that the task declares; what
+    is cast outermost the cast's; a tile the activation dtype; vectors, picks, sums and partials float32. A prepared
+    weight that was only rearranged keeps its dtype; else matrices have the activation dtype and vectors float32.
     """
+    value = call.unit.outputs[output]
+    if param := accumulated_into(value):
+        return ref_dtype(program, signature, call.args[param])
     declared = _declared(program, signature, call, output)
     if declared:
         return declared
-    value = call.unit.outputs[output]
     if isinstance(call.unit, Preparation):
         return _prepared(program, signature, call, value)
     if value.word == "cast":
         return torch_name(str(value.attrs["dtype"]))
     tile = isinstance(call.unit, Kernel) and value.form is Form.TILE
     return signature.dtype if tile else "float32"
+
+
+def accumulated_into(value: Value) -> str | None:
+    """The parameter that an output overwrites with itself plus something, or None."""
+    return str(value.args[0].attrs["name"]) if value.word == "accumulate" else None
 
 
 def _declared(program: Program, signature: Signature, call: Call, output: str) -> str | None:

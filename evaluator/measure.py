@@ -17,7 +17,8 @@ def measure(bound: Bound, task: TaskSpec, sizes: Sizes, inputs: Inputs, seconds:
     sets = timing.sets_that_fit(bound, 1 + len(baselines.NAMES))
     programs = timing.copies(bound, sets)
     peers, notes = baselines.line_up(task, sizes, inputs, sets)
-    samples = timing.race({"candidate": [p.launch for p in programs], **peers}, seconds)
+    fresh = {"candidate": [p.restore for p in programs]}
+    samples = timing.race({"candidate": [p.launch for p in programs], **peers}, seconds, fresh)
     clocks = timing.clocks()
     bits = tuple(timing.output_bits(p) for p in programs)
     graph = _graph(bound, peers, notes, seconds / 2)
@@ -33,7 +34,8 @@ def _graph(
         return {}
     runs = {"candidate": bound.launch, **{n: peers[n][0] for n in ("bare_gemm",) if n in peers}}
     try:
-        return timing.race({name: [timing.captured(run)] for name, run in runs.items()}, seconds)
+        captured = {name: [timing.captured(run)] for name, run in runs.items()}
+        return timing.race(captured, seconds, {"candidate": [bound.restore]})
     except RuntimeError as error:
         notes.append(f"no CUDA graph could be made: {str(error).splitlines()[0][:200]}")
         return {}

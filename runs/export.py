@@ -40,6 +40,8 @@ def write(task: TaskSpec, candidate: Candidate, evaluation: Evaluation, out: Pat
         raise NotPassed(f"candidate {candidate.id} is {evaluation.verdict}, not PASSED: {evaluation.diagnostics[0]}")
     if evaluation.candidate != candidate.id:
         raise ExportError(f"the evaluation is of candidate {evaluation.candidate}, not of {candidate.id}")
+    if written := [i.name for i in task.inputs if i.role == "in_place"]:
+        raise ExportError(f"{task.name} adds into its input {written[0]} in place, which an export cannot do yet")
     package = f"coda_{task.name}"
     texts = _texts(package, task, candidate, evaluation)
     try:

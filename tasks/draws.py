@@ -50,6 +50,13 @@ def bias(length: int, generator: torch.Generator, style: str) -> torch.Tensor:
 
 
 def gain(length: int, generator: torch.Generator) -> torch.Tensor:
+def accumulated(shape: tuple[int, int], tokens: int, generator: torch.Generator, style: str) -> torch.Tensor:
+    """A weight's gradient of earlier passes: of the scale that a sum over `tokens` gives to the next one."""
+    if style == "integers":
+        return torch.randint(-9, 10, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) * math.sqrt(tokens) * SCALES.get(style, 1.0) ** 2
+
+
     """A norm's weight: around one, with both signs present."""
     return 1.0 + 0.5 * torch.randn(length, generator=generator)
 

@@ -17,7 +17,8 @@ class TaskInput:
     """One input. dims: as the language writes them ("T", "2*F"); () for a scalar.
 
     dtype: "activation" (the evaluation's dtype), "float32" or "int64" (an Index). role: "activation"; "weight" (may
-    enter a preparation; a fresh one is made between evaluations); "scalar" (a Python float).
+    enter a preparation; a fresh one is made between evaluations); "scalar" (a Python float); "in_place" (a float32
+    matrix that a program may overwrite with itself plus something: a gradient that gradients are added to).
     """
 
     name: str

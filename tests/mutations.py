@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from coda_synth.evaluator.codes import Unrounded
+from coda_synth.evaluator.correctness import exact_outputs
 from coda_synth.tasks.spec import TaskSpec
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,8 +20,7 @@ def wide(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exact(task: TaskSpec, inputs: Mapping[str, Any]) -> Tensors:
-    with torch.no_grad():
-        return task.reference(**wide(inputs))
+    return exact_outputs(task, inputs)
 
 
 # ---- faults in the inputs' use -------------------------------------------------------------------------------------
@@ -95,6 +96,7 @@ _FACTORS = (_aten.mul.Tensor, _aten.div.Tensor)
 _TO_ONE = (_aten.rsqrt.default, _aten.cos.default)
 _TO_ZERO = (_aten.sin.default, _aten.logsumexp.default, _aten.gather.default)
 _TO_SELF = (_aten.silu.default, _aten.gelu.default, _aten.neg.default)
+_SUMS = (_aten.sum.dim_IntList, _aten.mean.dim)
 
 
 def _faults(func: Any, args: tuple[Any, ...], out: Any) -> dict[str, Callable[[], Any]]:
@@ -107,6 +109,11 @@ def _faults(func: Any, args: tuple[Any, ...], out: Any) -> dict[str, Callable[[]
         made = {k: (lambda v=v: v.to(out.dtype).expand_as(out).clone()) for k, v in keep.items()}
     elif func is _aten.addmm.default:
         made = {"drops the bias": lambda: args[1] @ args[2]}
+    elif func is _aten.mm.default:
+        made = {"leaves out the last of the reduction": lambda: args[0][:, :-1] @ args[1][:-1]}
+    elif func in _SUMS:
+        dim = args[1][0]
+        made = {"leaves out the last": lambda: func(args[0].narrow(dim, 0, args[0].shape[dim] - 1), *args[1:])}
     elif func in _TO_ONE:
         made = {"is one": lambda: torch.ones_like(out), "is the neighbouring row's": lambda: out.roll(1, 0)}
     elif func in _TO_ZERO:
@@ -138,11 +145,11 @@ class Fault(TorchDispatchMode):
 
 
 def algebra_faults(task: TaskSpec, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    with torch.no_grad(), Fault() as mode:
+    with torch.no_grad(), Unrounded(), Fault() as mode:
         task.reference(**wide(inputs))
     return tuple(mode.names)
 
 
 def with_algebra_fault(task: TaskSpec, inputs: Mapping[str, Any], chosen: int) -> Tensors:
-    with torch.no_grad(), Fault(chosen):
+    with torch.no_grad(), Unrounded(), Fault(chosen):
         return task.reference(**wide(inputs))

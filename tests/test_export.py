@@ -18,7 +18,9 @@ from coda_synth.evaluator.serial import from_data
 from coda_synth.runs.export import ExportError, NotPassed, write
 from coda_synth.runs.export_kernels import Axis
 from coda_synth.runs.export_sizes import SizeError, dim_text, shape_text, solved
-from coda_synth.tasks.catalog import task, task_names, worked_candidate
+from coda_synth.tasks.catalog import task, worked_candidate
+
+from tests.representative import REPRESENTATIVE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,9 +36,9 @@ def passed(name: str) -> tuple[Candidate, Evaluation]:
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every task's package."""
     folder = tmp_path_factory.mktemp("exports")
-    for name in task_names():
+    for name in REPRESENTATIVE:
         write(task(name), *passed(name), folder / name)
-    return {name: folder / name for name in task_names()}
+    return {name: folder / name for name in REPRESENTATIVE}
 
 
 def python(*args: str, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -44,7 +46,7 @@ def python(*args: str, cwd: Path, path: str = "") -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, *args], cwd=cwd, env=environ, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_the_package_passes_its_own_tests(name: str, packages: dict[str, Path]) -> None:
     """The very kernels that ship, against the plain reference: on a GPU, or in the interpreter."""
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=packages[name])
@@ -52,7 +54,7 @@ def test_the_package_passes_its_own_tests(name: str, packages: dict[str, Path]) 
     assert "9 passed" in done.stdout or "15 passed" in done.stdout, done.stdout[-500:]
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_the_package_knows_torch_and_triton_alone(name: str, packages: dict[str, Path]) -> None:
     package = f"coda_{name}"
     allowed = set(sys.stdlib_module_names) | {"torch", "triton", package}
@@ -113,6 +115,12 @@ def test_only_what_passed_is_exported(tmp_path: Path) -> None:
     wrong = Evaluation(candidate.id, candidate.task, Verdict.INCORRECT, "check", 3, diagnostics=(said,))
     with pytest.raises(NotPassed, match="INCORRECT.*too far off"):
         write(task("linear_swiglu"), candidate, wrong, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_with_an_in_place_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="linear_backward adds into its input dw in place"):
+        write(task("linear_backward"), *passed("linear_backward"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -75,3 +75,12 @@ def test_every_word_of_a_kernel_or_finisher_has_a_spelling() -> None:
     for word in (*words_in(Place.KERNEL), *words_in(Place.FINISHER)):
         spelled = word.name in CALLS or word.name in INFIX or word.name == "accumulate"  # not lowered yet
         assert spelled or f'"{word.name}"' in emitted or f"_word_{word.name}" in emitted, word.name
+
+
+def test_what_is_accumulated_is_read_and_written_where_it_lies() -> None:
+    made = lowered("linear_backward", "descriptor")
+    assert made.in_place == {"dw": ("dw",)}
+    assert [b.outputs for b in made.buffers if b.outputs] == [("dx",), ("db",)]
+    weights = next(launch for launch in made.launches if launch.kernel == "weights")
+    assert [a.type for a in weights.args if a.name.startswith("dw")] == ["tensordesc<fp32[128, 64]>"]
+    assert "dw_tile = dw.load(" in made.source and "dw.store(" in made.source

@@ -13,6 +13,8 @@ from coda_synth.coda_api.toolchain import BuildError, build, load, target_of
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
+from tests.representative import REPRESENTATIVE
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -26,7 +28,7 @@ def lowered(name: str, form: str) -> Generated:
     return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form=form)
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_default_schedule_uses_wgmma_and_never_spills(name: str) -> None:
     made = lowered(name, "descriptor")
     for launch, resources in zip(made.launches, build(made, "sm_90"), strict=True):
@@ -34,6 +36,15 @@ def test_default_schedule_uses_wgmma_and_never_spills(name: str) -> None:
         assert resources.shared_bytes <= 232448
         if launch.call in made.schedules:
             assert resources.tensor_core_instructions > 0, resources
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["descriptor", "pointer"])
+@pytest.mark.parametrize("name", [name for name in task_names() if name not in REPRESENTATIVE])
+def test_every_task_builds_everywhere(name: str, form: str) -> None:
+    made = lowered(name, form)
+    for target in ("sm_90",) if form == "descriptor" else ("sm_90", "sm_80", "gfx942"):
+        assert all(r.registers > 0 and (r.spill_bytes == 0 or target != "sm_90") for r in build(made, target)), target
 
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
