@@ -13,7 +13,9 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.evaluator.judge import Judge, JudgeError, Limits
 from coda_synth.evaluator.serial import from_data, to_data
-from coda_synth.tasks.catalog import UnknownTask, task_names, worked_candidate
+from coda_synth.tasks.catalog import UnknownTask, worked_candidate
+
+from tests.representative import REPRESENTATIVE
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def judged(judge, task, *edits, **more):
     return judge.evaluate(Candidate(task, source, **more))
 
 
-@pytest.mark.parametrize("task", task_names())
+@pytest.mark.parametrize("task", REPRESENTATIVE)
 def test_the_worked_candidates_pass(judge, task):
     evaluation = judged(judge, task)
     assert evaluation.verdict is Verdict.PASSED, evaluation.diagnostics
