@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from coda_synth.evaluator.codes import FORMATS, Unrounded, beyond
 from coda_synth.evaluator.random_rounding import SIGNIFICANT_BITS, RandomRounding
 from coda_synth.evaluator.where import where
 from coda_synth.tasks.spec import TaskSpec
@@ -30,12 +31,17 @@ class OracleError(Exception):
 
 @dataclass(frozen=True)
 class Allowed:
-    """One output: its exact value (float64) and the allowed error of each element and of each region's norm."""
+    """One output: its exact value (float64) and the allowed error of each element and of each region's norm.
+
+    codes: the fp8 format of an output that holds codes. Then exact is what was to be rounded to them, and an error is
+    what lies beyond a code's own rounding.
+    """
 
     exact: torch.Tensor
     dtype: torch.dtype
     element: torch.Tensor
     norms: Mapping[str, torch.Tensor]  # "row", "block", "whole"
+    codes: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,13 @@ def declared_dtypes(task: TaskSpec, dtype: torch.dtype) -> dict[str, torch.dtype
 
 
 @torch.no_grad()
+def exact_outputs(task: TaskSpec, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The reference in float64 on these inputs as they are; of fp8 outputs, the numbers before they are rounded."""
+    with Unrounded():
+        return task.reference(**{n: _wide(v) for n, v in inputs.items()})
+
+
+@torch.no_grad()
 def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Oracle:
     """The exact outputs for these inputs (rounded to `dtype` first) and what may differ from them.
 
@@ -82,7 +95,7 @@ def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Ora
     Raises OracleError where the reference is not finite.
     """
     inputs = declared_inputs(task, inputs, dtype)
-    exact = task.reference(**{n: _wide(v) for n, v in inputs.items()})
+    exact = exact_outputs(task, inputs)
     device = next(v.device for v in exact.values())
     mode = RandomRounding(torch.Generator(device).manual_seed(seed))
     seen: dict[str, dict[str, torch.Tensor]] = {name: {} for name in exact}
@@ -117,11 +130,13 @@ def judge_outputs(oracle: Oracle, outputs: Mapping[str, torch.Tensor]) -> Judgem
 def _allowed(name: str, exact: torch.Tensor, dtype: torch.dtype, seen: Mapping[str, torch.Tensor]) -> Allowed:
     if not exact.isfinite().all() or not all(s.isfinite().all() for s in seen.values()):
         raise OracleError(f"the reference's output {name} is not finite for the task's own inputs")
-    ulp = 2.0 ** (1 - SIGNIFICANT_BITS[dtype])
-    tiny = torch.finfo(dtype).tiny * ulp  # the smallest step that the dtype can make
+    codes = dtype if dtype in FORMATS else None
+    worked = torch.float32 if codes else dtype  # in which the numbers are made that codes round
+    ulp = 2.0 ** (1 - SIGNIFICANT_BITS[worked])
+    tiny = torch.finfo(worked).tiny * ulp  # the smallest step that the dtype can make
     floor = {region: FLOOR_ULPS * ulp * size + tiny for region, size in _sizes(exact).items()}
     norms = {r: NORM_FACTOR * seen[r] + floor[r] for r in seen if r != "element"}
-    return Allowed(exact, dtype, ELEMENT_FACTOR * seen["element"] + floor["element"], norms)
+    return Allowed(exact, dtype, ELEMENT_FACTOR * seen["element"] + floor["element"], norms, codes)
 
 
 def _sizes(values: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -153,11 +168,12 @@ def _contract(name: str, allowed: Allowed, output: torch.Tensor | None) -> str:
 
 def _compare(name: str, allowed: Allowed, output: torch.Tensor) -> tuple[float, str, list[str]]:
     """The worst ratio, its place in words, and a sentence for each rule broken."""
-    finite = output.isfinite()
+    wide = output.double()
+    finite = wide.isfinite()
     if not finite.all():
         said = f"{name}: {where(~finite)} not finite (NaN or Inf), where the exact result is"
         return math.inf, said, [said]
-    error = _sizes(output.to(allowed.exact) - allowed.exact)
+    error = _sizes(beyond(wide, allowed.exact, allowed.codes) if allowed.codes else wide - allowed.exact)
     worst, place, broken = 0.0, f"{name} is exact", []
     for ratio, words in _ratios(name, allowed, error, output):
         if ratio > 1.0:
@@ -176,7 +192,9 @@ def _ratios(
     ratio = float(ratios[at])
     wrong = f"{where(ratios > 1.0)} too far off; worst " if ratio > 1.0 else "worst "
     values = f"is {float(output[at]):.6g}, exact {float(allowed.exact[at]):.6g}"
-    yield ratio, f"{name}: {wrong}at {list(at)}: {values}, allowed error {float(allowed.element[at]):.2g}"
+    values += " before it is rounded to a code" if allowed.codes else ""
+    beyond_it = " beyond that" if allowed.codes else ""
+    yield ratio, f"{name}: {wrong}at {list(at)}: {values}, allowed error{beyond_it} {float(allowed.element[at]):.2g}"
     for region, bound in allowed.norms.items():
         ratios = error[region] / bound
         at = _argmax(ratios)

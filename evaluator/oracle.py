@@ -7,7 +7,9 @@ Uses the GPU when there is one (full shapes would take minutes on a CPU); never 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from coda_synth.evaluator.channel import Message, serve
 from coda_synth.evaluator.correctness import Allowed, Judgement, Oracle
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.inputs import make_inputs, of_rows
+from coda_synth.evaluator.lint import lint
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.tensors import unpack
@@ -35,9 +38,9 @@ MEANING_FLOOR = 1e-13
 
 def facts_of(spec: TaskSpec, dtype: str) -> TaskFacts:
     """The task as data."""
-    return TaskFacts(
-        signature(spec, dtype), spec.check_shapes, dict(spec.time_shapes), spec.gemms, _row_symbol(spec), STYLES
-    )
+    text_hash = hashlib.sha256(spec.source.encode()).hexdigest()[:16]
+    shapes = spec.check_shapes, dict(spec.time_shapes)
+    return TaskFacts(signature(spec, dtype), *shapes, spec.gemms, _row_symbol(spec), STYLES, text_hash)
 
 
 def _row_symbol(spec: TaskSpec) -> str | None:
@@ -69,7 +72,7 @@ def exact_oracle(found: Oracle) -> Oracle:
 def _exact(allowed: Allowed) -> Allowed:
     size = allowed.exact.abs()
     element = allowed.element * MEANING_FACTOR + size * MEANING_RELATIVE + size.max() * MEANING_FLOOR
-    return Allowed(allowed.exact, torch.float64, element, {})  # every element counts, so norms add nothing
+    return Allowed(allowed.exact, torch.float64, element, {}, allowed.codes)  # every element counts: no norms
 
 
 # ---- what the parent may ask -----------------------------------------------------------------------------------------
@@ -108,11 +111,19 @@ def _expect(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     case = from_data(Case, data["case"])
     found = _oracle(data["task"], data["dtype"], _inputs_key(case))
-    outputs = {name: value.to(_device()) for name, value in unpack(data["tensors"], blobs).items()}
+    try:
+        outputs = {name: value.to(_device()) for name, value in unpack(data["tensors"], blobs).items()}
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        said = f"the outputs that were handed over are no tensors: {error}"
+        return Message({"judgement": to_data(Judgement(math.inf, said, (said,)))})
     judgement: Judgement = correctness.judge_outputs(
         exact_oracle(found) if case.form == "reference" else found, outputs
     )
     return Message({"judgement": to_data(judgement)})
+
+
+def _lint(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    return Message({"findings": to_data(lint(task(data["task"]), data["dtype"]))})
 
 
 def _release(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
@@ -124,12 +135,19 @@ def _release(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 
 
 def _hello() -> Mapping[str, Any]:
-    torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # the candidate child runs beside us
+    torch.set_num_threads(1)  # tiny tensors, or a GPU: threads would only wait for each other
     return {"torch": torch.__version__, "cuda": torch.cuda.is_available()}
 
 
 if __name__ == "__main__":
     serve(
-        {"describe": _describe, "trace": _trace, "expect": _expect, "decide": _decide, "release": _release},
+        {
+            "describe": _describe,
+            "trace": _trace,
+            "expect": _expect,
+            "decide": _decide,
+            "lint": _lint,
+            "release": _release,
+        },
         hello=_hello,
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from coda_synth.evaluator.codes import FORMATS, casts
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
@@ -27,7 +28,9 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, each operation is computed in float64 and its result rounded at random to the dtype it would have had.
 
     What fp32 does inside an operation is noise too: up to sqrt(n) * 2^-24 times the sum of magnitudes for a sum of n
-    terms, up to 2^-23 * |x| for silu and gelu. Views and in-place operations are left as they are.
+    terms, up to 2^-23 * |x| for silu and gelu, up to 2^-23 times what layer_norm would give without centring (it may
+    scale before it subtracts). Views and in-place operations are left as they are, and a cast to fp8 does not round:
+    what matters is how far off the number is that a code is made of.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -38,25 +41,37 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         declared = func(*args, **(kwargs or {}))
-        if not isinstance(declared, torch.Tensor) or not declared.is_floating_point():
+        several = isinstance(declared, (tuple, list))
+        if not any(_rounds(d) for d in (declared if several else (declared,))):
             return declared
         if func.is_view or func._schema.is_mutable:
             return declared
+        if casts(kwargs or {}):
+            return args[0].double()
         wide_args, wide_kwargs = _wide(args), _wide(dict(kwargs or {}))
         exact = func(*wide_args, **wide_kwargs)
-        exact = exact + self._inner(func, wide_args, wide_kwargs, exact)
-        return self.round(exact, declared.dtype)
+        noise = self._inner(func, wide_args, wide_kwargs, exact)
+        if not several:
+            return self._as(declared, exact + noise)
+        first, *rest = exact  # a norm and its statistics, a maximum and its place
+        return type(declared)(self._as(d, e) for d, e in zip(declared, (first + noise, *rest), strict=True))
+
+    def _as(self, declared: Any, exact: Any) -> Any:
+        """An exact result in the dtype that it would have had; what is no float stays as it was computed there."""
+        return self.round(exact, declared.dtype) if _rounds(declared) else declared
 
     def round(self, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """One of the two neighbours in `dtype`, each as likely; a value that `dtype` holds stays."""
+        """One of the two neighbours in `dtype`, each as likely; a value that `dtype` holds stays; so does fp8-to-be."""
+        if dtype in FORMATS:
+            return exact
         exponent = torch.frexp(exact)[1].double()
         ulp = torch.exp2(exponent - SIGNIFICANT_BITS[dtype])
         below = torch.floor(exact / ulp)
         up = (self._uniform(exact) < 0.5) & (below * ulp < exact)
         return torch.where(exact.isfinite(), (below + up) * ulp, exact).to(dtype)
 
-    def _inner(self, func: Any, args: Any, kwargs: Any, exact: torch.Tensor) -> torch.Tensor | float:
-        """The error of the fp32 arithmetic inside one operation."""
+    def _inner(self, func: Any, args: Any, kwargs: Any, exact: Any) -> torch.Tensor | float:
+        """The error of the fp32 arithmetic inside one operation, on its first result."""
         packet = func.overloadpacket
         if packet in _GATES:
             size = 2 * args[0].abs()
@@ -65,6 +80,9 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif packet in _SUMS:
             terms = math.sqrt(args[0].numel() / max(1, exact.numel()))
             size = terms * (torch.ones_like(exact) if packet is _aten.logsumexp else func(*_magnitudes(args), **kwargs))
+        elif packet is _aten.native_layer_norm:
+            exact, _, scale = exact
+            size = 2 * (args[0] * scale).abs() * (1.0 if args[2] is None else args[2].abs())
         else:
             return 0.0
         noise: torch.Tensor = _FP32 * size * (2 * self._uniform(exact) - 1)
@@ -72,6 +90,10 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _uniform(self, like: torch.Tensor) -> torch.Tensor:
         return torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=self.generator)
+
+
+def _rounds(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _wide(value: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 import torch
 
 SCALES = {"small": 1e-3, "large": 1e3}
+LAST_POSITION = 131_071
 
 
 def activation(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
@@ -49,7 +50,18 @@ def bias(length: int, generator: torch.Generator, style: str) -> torch.Tensor:
     return torch.randn(length, generator=generator) * SCALES.get(style, 1.0)
 
 
-def gain(length: int, generator: torch.Generator) -> torch.Tensor:
+def beside(shape: tuple[int, int], generator: torch.Generator, style: str) -> torch.Tensor:
+    """A saved tensor that meets a gradient in a sum over tokens: of unit scale, dense where probes are sparse, and
+    without equal rows, whose equal roundings would add up as those of no real batch do."""
+    dense = style in ("one_hot", "repeated_rows")
+    return torch.randn(shape, generator=generator) if dense else activation(shape, generator, style)
+
+
+def stored(value: torch.Tensor) -> torch.Tensor:
+    """What bfloat16 keeps of a value: whatever is computed from it then fits what a program is given."""
+    return value.bfloat16().float()
+
+
 def accumulated(shape: tuple[int, int], tokens: int, generator: torch.Generator, style: str) -> torch.Tensor:
     """A weight's gradient of earlier passes: of the scale that a sum over `tokens` gives to the next one."""
     if style == "integers":
@@ -57,8 +69,27 @@ def accumulated(shape: tuple[int, int], tokens: int, generator: torch.Generator,
     return torch.randn(shape, generator=generator) * math.sqrt(tokens) * SCALES.get(style, 1.0) ** 2
 
 
+def gain(length: int, generator: torch.Generator) -> torch.Tensor:
     """A norm's weight: around one, with both signs present."""
     return 1.0 + 0.5 * torch.randn(length, generator=generator)
+
+
+def epsilon(generator: torch.Generator) -> float:
+    """What a norm adds to the mean square of a row."""
+    return (1e-4, 1e-5, 1e-6)[int(torch.randint(0, 3, (1,), generator=generator))]
+
+
+def positions(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Places in a sequence, int64: the first and the last of a context of 131,072, and others in between."""
+    found = torch.randint(0, LAST_POSITION + 1, (count,), generator=generator)
+    found[0], found[-1] = 0, LAST_POSITION
+    return found
+
+
+def inverse_frequencies(half: int, generator: torch.Generator) -> torch.Tensor:
+    """Radians a position, one for each rotated pair of a head, with one of the usual bases."""
+    theta = (10_000.0, 500_000.0)[int(torch.randint(0, 2, (1,), generator=generator))]
+    return theta ** (-torch.arange(half) / half)
 
 
 def _one_hot(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.lowering import lower
-from coda_synth.coda_api.program import Kernel
+from coda_synth.coda_api.program import Call, Kernel, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
@@ -22,14 +25,20 @@ from coda_synth.tasks.catalog import task, worked_candidate
 SMALL = Schedule(block_m=16, block_n=32, block_k=16, stages=1, warps=1, group_m=2)  # several tiles along every dim
 
 
+def small(call: Call, sizes: Mapping[str, int]) -> Schedule:
+    """SMALL, or the least that holds whole groups."""
+    groups = [g for v in walk(call.unit.outputs) if isinstance(g := v.attrs.get("group"), Dim)]
+    return replace(SMALL, block_n=max([SMALL.block_n, *(call.dim(g).size(sizes) for g in groups)]))
+
+
 def results(name: str) -> dict[str, list[str | float]]:
     """By form and shape: the error ratio, the worst place, and what the run did to memory that is not its own."""
     spec = task(name)
     program = read(worked_candidate(name), signature(spec))
-    schedules = {call.name: SMALL for call in program.calls if isinstance(call.unit, Kernel)}
     found: dict[str, list[str | float]] = {}
     for form, shape in (("pointer", 0), ("descriptor", 1), ("pointer", 4)):
         sizes = spec.check_shapes[shape]
+        schedules = {call.name: small(call, sizes) for call in program.calls if isinstance(call.unit, Kernel)}
         made = spec.make_inputs(sizes, torch.Generator().manual_seed(7), "normal")
         inputs = declared_inputs(spec, made, torch.bfloat16)
         generated = lower(program, signature(spec), sizes, form=form, schedules=schedules, processors=3)

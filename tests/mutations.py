@@ -95,12 +95,16 @@ _ADDENDS = (_aten.add.Tensor, _aten.sub.Tensor, _aten.add.Scalar)
 _FACTORS = (_aten.mul.Tensor, _aten.div.Tensor)
 _TO_ONE = (_aten.rsqrt.default, _aten.cos.default)
 _TO_ZERO = (_aten.sin.default, _aten.logsumexp.default, _aten.gather.default)
-_TO_SELF = (_aten.silu.default, _aten.gelu.default, _aten.neg.default)
+_TO_SELF = tuple(
+    getattr(_aten, name).default for name in ("silu", "gelu", "neg", "relu", "abs", "tanh", "sigmoid", "clamp")
+)
 _SUMS = (_aten.sum.dim_IntList, _aten.mean.dim)
 
 
 def _faults(func: Any, args: tuple[Any, ...], out: Any) -> dict[str, Callable[[], Any]]:
     """What may go wrong at one operation, each a result of the right shape."""
+    if func is _aten.native_layer_norm.default:
+        return {f"{func} {k}": v for k, v in _layer_norm_faults(func, *args).items()}
     if not isinstance(out, torch.Tensor) or not out.is_floating_point():
         return {}
     keep = {f"keeps argument {i}": args[i] for i in (0, 1) if len(args) > 1 and isinstance(args[i], torch.Tensor)}
@@ -114,6 +118,8 @@ def _faults(func: Any, args: tuple[Any, ...], out: Any) -> dict[str, Callable[[]
     elif func in _SUMS:
         dim = args[1][0]
         made = {"leaves out the last": lambda: func(args[0].narrow(dim, 0, args[0].shape[dim] - 1), *args[1:])}
+    elif func is _aten.amax.default:
+        made = {"is the neighbouring row's": lambda: out.roll(1, 0)}
     elif func in _TO_ONE:
         made = {"is one": lambda: torch.ones_like(out), "is the neighbouring row's": lambda: out.roll(1, 0)}
     elif func in _TO_ZERO:
@@ -125,6 +131,21 @@ def _faults(func: Any, args: tuple[Any, ...], out: Any) -> dict[str, Callable[[]
     elif func is _aten.cat.default and args[0][0] is not args[0][1]:
         made = {"joins in the wrong order": lambda: torch.cat(tuple(reversed(args[0])), *args[1:])}
     return {f"{func} {k}": v for k, v in made.items()}
+
+
+def _layer_norm_faults(
+    func: Any, x: torch.Tensor, shape: list[int], weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> dict[str, Callable[[], Any]]:
+    mean = x.mean(-1, keepdim=True)
+    return {
+        "leaves out its weight": lambda: func(x, shape, None, bias, eps),
+        "leaves out its bias": lambda: func(x, shape, weight, None, eps),
+        "leaves out its epsilon": lambda: func(x, shape, weight, bias, 0.0),
+        "takes the neighbouring row's mean": lambda: (
+            func(x, shape, weight, bias, eps)[0] + (mean - mean.roll(1, 0)) * weight,
+            *func(x, shape, weight, bias, eps)[1:],
+        ),
+    }
 
 
 class Fault(TorchDispatchMode):
