@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.geometry import Geometry
@@ -27,11 +28,13 @@ _MERGE = {"tile_sum": "{0} + {1}", "tile_max": "tl.maximum({0}, {1})", "tile_min
 class Epilogue:
     """Writes one slice's stores and reductions: `states` holds the names of running values by reduction."""
 
+    slice_type = SliceValues
+
     def __init__(
         self, name: str, source: str, kernel: Kernel, live: Mapping[str, Value], geometry: Geometry, tensors: Tensors
     ) -> None:
         self.kernel, self.live, self.tensors = kernel, live, tensors
-        self.slice = SliceValues(name, source, kernel, live, geometry, tensors)
+        self.slice = self.slice_type(name, source, kernel, live, geometry, tensors)
         self.states: dict[int, tuple[str, ...]] = {}
 
     def emit(self) -> None:
@@ -57,10 +60,14 @@ class Epilogue:
         for s in range(self.slice.geometry.segments_of(value.cols)):
             text = narrow(self.slice.inner.atom(inner, s), info.dtype)
             if self.slice.described(pointer, info, value.cols):
-                self._write(f"{pointer}.store([row, {self.slice.start(value.cols, s)}], {text})")
+                self.store_described(pointer, value.cols, s, text)
             else:
                 at, mask = self.slice.place(value.cols, s)
                 self._write(f"tl.store({pointer} + {at}, {text}, mask={mask})")
+
+    def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
+        """Writes the store of one segment through a descriptor."""
+        self._write(f"{pointer}.store([row, {self.slice.start(cols, segment)}], {text})")
 
     def _column_partial(self, output: str, value: Value) -> None:
         if value.word not in _REDUCE:
@@ -110,8 +117,8 @@ class Epilogue:
             return f"merge_weighted({', '.join(state)}, {x}, {self.slice.inner.plain(value.args[1], segment)}, {live})"
         return f"merge_logsumexp({', '.join(state)}, {x}, {live})"
 
-    def function_text(self, name: str) -> tuple[str, list[str]]:
-        """The function's text and the names it is passed after the product and the states, in order."""
+    def function_text(self, name: str, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
+        """The function's text and the names it is passed after product, states, `extra`, row and col, in order."""
         states = [n for state in self.states.values() for n in state]
         text = "\n".join(self.slice.inner.lines)
         passed = [
@@ -121,7 +128,14 @@ class Epilogue:
         ]
         constants = {self.slice.sizes.used[s] for s in self.slice.sizes.used if s in self.slice.sizes.constant}
         products = self.slice.products if self.kernel.gemm else []
-        params = [*products, *states, "row", "col", *(f"{p}: tl.constexpr" if p in constants else p for p in passed)]
+        params = [
+            *products,
+            *states,
+            *extra,
+            "row",
+            "col",
+            *(f"{p}: tl.constexpr" if p in constants else p for p in passed),
+        ]
         for constant in ("BLOCK_M", "SLICE"):
             if mentions(text, constant):
                 passed.append(constant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
@@ -9,8 +10,8 @@ from coda_synth.coda_api.emit_slice import mentions
 from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 from coda_synth.coda_api.storage import accumulated_into
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 
 
 def emit_kernel(
@@ -27,10 +28,14 @@ def emit_kernel(
     sizes: of the kernel's local symbols. The text depends on sizes only through groups, and on the schedule only
     through the number of slices.
     """
-    return _KernelEmitter(name, source, kernel, live, sizes, schedule, tensors).emit()
+    return KernelEmitter(name, source, kernel, live, sizes, schedule, tensors).emit()
 
 
-class _KernelEmitter:
+class KernelEmitter:
+    """The portable kernel; a backend may replace the epilogue's type and the text around it."""
+
+    epilogue_type = Epilogue
+
     def __init__(
         self,
         name: str,
@@ -43,7 +48,7 @@ class _KernelEmitter:
     ) -> None:
         self.name, self.kernel, self.live, self.schedule, self.tensors = name, kernel, live, schedule, tensors
         self.geometry = geometry(kernel, live, sizes, schedule)
-        self.epilogue = Epilogue(name, source, kernel, live, self.geometry, tensors)
+        self.epilogue = self.epilogue_type(name, source, kernel, live, self.geometry, tensors)
         self.slice = self.epilogue.slice
         self.names, self.sizes = self.slice.names, self.slice.sizes
 
@@ -140,6 +145,11 @@ class _KernelEmitter:
         return lines
 
     def _split(self) -> tuple[list[str], dict[int, str]]:
+        lines, blocks = self._halved
+        return list(lines), blocks
+
+    @functools.cached_property
+    def _halved(self) -> tuple[list[str], dict[int, str]]:
         """Statements that halve the accumulator down to segments, and the name of the one at each column."""
         lines: list[str] = []
         blocks: dict[int, str] = {}
@@ -190,14 +200,14 @@ class _KernelEmitter:
         assert tile.cols is not None
         text, n = self.slice.outer.plain(target), self.sizes.text(tile.cols)
         width = self.geometry.ratio(tile.cols) * self.schedule.block_n
-        home = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, 0) // {width} == tile_n"
-        return f"tl.reshape({home}, (BLOCK_M,))"
+        home = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, 0) // {width}"
+        return f"tl.max({home}, 1) == tile_n"  # a maximum over one column only drops the axis
 
     # -- the signature
 
     def _params(self) -> list[UnitParam]:
         params = self._operands()
-        touched = set(self.slice.used)
+        touched = {*self.slice.used, *self.slice.rings}
         outer_text = "\n".join(self.slice.outer.lines + list(self.slice.hoisted))
         for param in self.kernel.params:
             text = self.slice.param_names[param.name]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
+from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Text, Texts, author_names, uses
 from coda_synth.coda_api.geometry import Geometry, group_size
 from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
@@ -32,8 +32,9 @@ class SliceValues:
         self.wanted = author_names(source, kernel.name, live)
         count = uses(live.values())
         self.outer = Expressions(self.names, self.wanted, count, self._outer_leaf)
-        self.inner = Expressions(self.names, self.wanted, count, self._leaf)
+        self.inner = Expressions(self.names, self.wanted, count, self._leaf, self._adapt)
         self.blocks: dict[str, int] = {}  # descriptors: columns of their boxes
+        self.rings: dict[str, int] = {}  # those that a loader brings into shared memory, where a backend has one
         self.hoisted: dict[str, None] = {}  # outer names that the slice reads
         self.used: dict[str, None] = {}  # parameters and outputs that the slice touches
         self.products = [
@@ -46,12 +47,12 @@ class SliceValues:
 
     # -- parameters and geometry
 
-    def use(self, text: str) -> str:
     def _output_name(self, name: str, value: Value) -> str:
         """What is accumulated is stored where it was loaded from."""
         param = accumulated_into(value)
         return self.param_names[param] if param else self.names.new(f"{name}_out")
 
+    def use(self, text: str) -> str:
         """The text's name of a parameter or output, remembered as one that the slice is passed."""
         self.used[text] = None
         return text
@@ -145,6 +146,10 @@ class SliceValues:
 
     # -- values of a slice
 
+    def _adapt(self, value: Value, arg: Value, text: Text) -> Text:
+        """An argument as an operation's result needs it; a backend with explicit layouts converts row values."""
+        return text
+
     def _leaf(self, value: Value) -> Texts | None:
         if self._hoistable(value):
             return self._hoist(value)
@@ -184,9 +189,13 @@ class SliceValues:
     def _load(self, name: str, cols: Dim, segment: int) -> str:
         text = self.use(self.param_names[name])
         if self.described(text, self.tensors.params[name], cols):
-            return f"{text}.load([row, {self.start(cols, segment)}])"
+            return self.load_described(text, cols, segment)
         at, mask = self.place(cols, segment)
         return f"tl.load({text} + {at}, mask={mask}, other=0)"
+
+    def load_described(self, text: str, cols: Dim, segment: int) -> str:
+        """The text of the load of one segment through a descriptor."""
+        return f"{text}.load([row, {self.start(cols, segment)}])"
 
     def described(self, text: str, info: TensorInfo, cols: Dim) -> bool:
         """TMA reaches this matrix: boxes must be at least 16 bytes wide. Remembers the box."""

@@ -120,9 +120,14 @@ class Expressions:
     """
 
     def __init__(
-        self, names: Names, wanted: Mapping[int, str], count: Counter[int], leaf: Callable[[Value], Texts | None]
+        self,
+        names: Names,
+        wanted: Mapping[int, str],
+        count: Counter[int],
+        leaf: Callable[[Value], Texts | None],
+        adapt: Callable[[Value, Value, Text], Text] = lambda value, arg, text: text,
     ) -> None:
-        self.names, self.wanted, self.count, self.leaf = names, wanted, count, leaf
+        self.names, self.wanted, self.count, self.leaf, self.adapt = names, wanted, count, leaf, adapt
         self.lines: list[str] = []
         self._done: dict[int, Texts] = {}
 
@@ -164,7 +169,7 @@ class Expressions:
         return tuple((self.assign((wanted or "v") + s, t), ATOM) for s, (t, _) in zip(suffixes, texts, strict=True))
 
     def _elementwise(self, value: Value) -> Texts:
-        args = [self.texts(arg) for arg in value.args]
+        args = [tuple(self.adapt(value, arg, text) for text in self.texts(arg)) for arg in value.args]
         segments = max((len(a) for a in args), default=1)
         return tuple(self._spell(value, [a[i] if len(a) > 1 else a[0] for a in args]) for i in range(segments))
 

@@ -49,8 +49,8 @@ class Generated:
 
     The module's text defines `prepare(**weights) -> dict[str, Tensor]` and `launch(**tensors) -> None`; `launch` takes
     exactly `arguments`: inputs that are read, prepared tensors, and every buffer, by name.
-    form: "descriptor" (TMA) or "pointer" (masks), for the program as a whole. in_place: the inputs that a launch
-    overwrites, each with the program outputs that it then is.
+    form: "hopper", "descriptor" (TMA) or "pointer" (masks), for the program as a whole. in_place: the inputs that a
+    launch overwrites, each with the program outputs that it then is. notes: what an author should know of the choice.
     """
 
     source: str
@@ -61,6 +61,7 @@ class Generated:
     schedules: Mapping[str, Schedule]  # by call
     form: str
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
+from coda_synth.coda_api.emit_hopper import emit_hopper
 from coda_synth.coda_api.emit_kernel import emit_kernel
 from coda_synth.coda_api.emit_preparation import PreparationEmitter
 from coda_synth.coda_api.emit_slice import group_symbols
@@ -54,13 +55,16 @@ def lower(
     form: str | None = None,
     schedules: Mapping[str, Schedule] = {},
     processors: int = 132,
+    hopper: bool = False,
 ) -> Generated:
     """Lowers a program that was checked against `signature`; raises LoweringError.
 
-    sizes: of the program's symbols. form: "descriptor" (TMA; needs rows of 16 bytes' multiple) or "pointer"; None takes
-    descriptors where every matrix allows them. processors: persistent programs where no device says better (the CPU).
+    sizes: of the program's symbols. form: "pointer" (any shape, any target), "descriptor" (TMA: rows of a multiple of
+    16 bytes) or "hopper" (as descriptor, with warp-specialised kernels for sm_90 wherever a kernel has one); None takes
+    descriptors where every matrix allows them, and with `hopper` Hopper kernels. processors: persistent programs where
+    no device says better (the CPU).
     """
-    return _Lowering(program, signature, sizes, form, schedules, processors).run()
+    return _Lowering(program, signature, sizes, form, schedules, processors, hopper).run()
 
 
 @dataclass
@@ -71,6 +75,7 @@ class _Lowering:
     form: str | None
     schedules: Mapping[str, Schedule]
     processors: int
+    hopper: bool
     stored: dict[Ref, Stored] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     calls: list[UnitCall] = field(default_factory=list)
@@ -78,6 +83,7 @@ class _Lowering:
     prepare_lines: list[str] = field(default_factory=list)
     used_schedules: dict[str, Schedule] = field(default_factory=dict)
     names_by_key: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def run(self) -> Generated:
         self.names = Names(self._all_names())
@@ -89,7 +95,8 @@ class _Lowering:
         live = self.program.live_calls()
         for call in live:
             self._store_outputs(call)
-        self.form = self.form or ("descriptor" if self._aligned() else "pointer")
+        described = "hopper" if self.hopper else "descriptor"
+        self.form = self.form or (described if self._aligned() else "pointer")
         for call in live:
             self._lower_call(call)
         return self._generated()
@@ -109,9 +116,9 @@ class _Lowering:
 
     def _stored(self, call: Call, output: str) -> Stored:
         name, value = f"{call.name}_{output}", call.unit.outputs[output]
-        dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)
         if param := accumulated_into(value):
             return self._of(call.args[param])
+        dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)
         if value.form is Form.PARTIAL:
             return self._partial(call, name, value, dims)
         return Stored(name, dims, stored_dtype(self.program, self.signature, call, output))
@@ -154,10 +161,21 @@ class _Lowering:
         source = self.program.source
         if isinstance(call.unit, Kernel):
             schedule = self.used_schedules[call.name] = schedule_of(call, self.schedules)
-            name = self._function_name(call, live, tensors, f"{schedule.block_n}/{schedule.slice_n}")
+            name = self._function_name(call, live, tensors, f"{schedule}")
+            if self.form == "hopper" and schedule.mainloop != "portable":
+                try:
+                    return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors)]
+                except LoweringError as reason:
+                    self._portable_instead(call, schedule, reason)
             return [emit_kernel(name, source, call.unit, live, sizes, schedule, tensors)]
         assert not isinstance(call.unit, Preparation)
         return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
+
+    def _portable_instead(self, call: Call, schedule: Schedule, reason: LoweringError) -> None:
+        """Says so; a schedule that asks for the Hopper kernel is refused instead."""
+        if schedule.mainloop == "hopper":
+            raise LoweringError(f'{call.name}: mainloop="hopper" is not possible: {reason}') from reason
+        self.notes.append(f"{call.name} runs the portable kernel: {reason}")
 
     def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
         """Calls that need the same text share one function."""
@@ -181,7 +199,8 @@ class _Lowering:
             )
             for o, v in live.items()
         }
-        return Tensors(params, outputs, self.form or "pointer", frozenset(scalars))
+        form = "pointer" if self.form == "pointer" else "descriptor"
+        return Tensors(params, outputs, form, frozenset(scalars))
 
     def _prepare(self, call: Call, live: Mapping[str, Value]) -> None:
         names = {p: self._of(r).name for p, r in call.args.items() if r.input or r.call}
@@ -205,7 +224,9 @@ class _Lowering:
         arguments = (*read, *self.prepared, *(b.name for b in buffers))
         title = self.program.docstring or self.program.name
         source = module_text(
-            head_text(title, self.program.name, self.form or "", self.processors),
+            head_text(
+                title, self.program.name, self.form or "", self.processors, any(c.text.gluon for c in self.calls)
+            ),
             self.texts.values(),
             prepare_text(prepared_from, self.prepare_lines, self.prepared),
             launch_text(self.calls, arguments, self.stored),
@@ -218,21 +239,22 @@ class _Lowering:
             arguments,
             dict(self.used_schedules),
             self.form or "",
+            self._in_place(stored),
+            tuple(self.notes),
         )
+
+    def _in_place(self, stored: list[tuple[Call, str]]) -> dict[str, tuple[str, ...]]:
+        """The inputs that calls accumulate into, each with the program outputs that it becomes."""
+        refs = [Ref(call=call.name, output=o) for call, o in stored if accumulated_into(call.unit.outputs[o])]
+        return {self._of(ref).name: tuple(self.outputs.get(ref, ())) for ref in refs}
 
     def _kernel_calls(self) -> list[UnitCall]:
         seen: dict[str, UnitCall] = {}
         for c in self.calls:
             seen.setdefault(c.call.name, c)
         return list(seen.values())
-            self._in_place(stored),
 
     def _buffer(self, call: Call, output: str) -> Buffer:
-    def _in_place(self, stored: list[tuple[Call, str]]) -> dict[str, tuple[str, ...]]:
-        """The inputs that calls accumulate into, each with the program outputs that it becomes."""
-        refs = [Ref(call=call.name, output=o) for call, o in stored if accumulated_into(call.unit.outputs[o])]
-        return {self._of(ref).name: tuple(self.outputs.get(ref, ())) for ref in refs}
-
         ref = Ref(call=call.name, output=output)
         stored = self._of(ref)
         dtype = {"float8_e4m3": "float8_e4m3fn"}.get(stored.dtype, stored.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-_ALLOWED: dict[str, tuple[int, ...]] = {
+_ALLOWED: dict[str, tuple[object, ...]] = {
     "block_m": (16, 32, 64, 128, 256),
     "block_n": (16, 32, 64, 128, 256),
     "block_k": (16, 32, 64, 128),
@@ -13,6 +13,7 @@ _ALLOWED: dict[str, tuple[int, ...]] = {
     "warps": (1, 2, 4, 8, 16),
     "group_m": (1, 2, 4, 8, 16, 32),
     "slice_n": (0, 16, 32, 64, 128, 256),
+    "mainloop": ("auto", "portable", "hopper"),
 }
 
 
@@ -24,7 +25,8 @@ class ScheduleError(ValueError):
 class Schedule:
     """Tile of the product in elements, pipeline stages, warps, tile-order group, epilogue slice in product columns.
 
-    slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once.
+    slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
+    portable Triton one, or Hopper's warp-specialised one (sm_90, aligned shapes); "auto" lets the lowering choose.
     """
 
     block_m: int = 128
@@ -34,6 +36,7 @@ class Schedule:
     warps: int = 8
     group_m: int = 8
     slice_n: int = 0
+    mainloop: str = "auto"
 
     def __post_init__(self) -> None:
         for name, allowed in _ALLOWED.items():

@@ -154,6 +154,11 @@ def softplus(x):
     e = tl.exp(-tl.abs(x))
     return tl.maximum(x, 0.0) + tl.where(e < 0.01, e * (1.0 - e * (0.5 - e * 0.33333334)), tl.log(1.0 + e))
 """,
+    "sigmoid": """
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+""",
     "silu": """
 @triton.jit
 def silu(x):
@@ -162,12 +167,10 @@ def silu(x):
     "gelu": '''
 @triton.jit
 def gelu(x):
-    """x Phi(x) as relu(x) - |x| Phi(-|x|). The tail is exp(-x^2 / 2) times a polynomial in 1 / (1 + 0.265 |x|), fitted
-    to a relative error of 6.4e-7, so that it also holds where 1 + erf would cancel; half the work of erf."""
-    u = tl.minimum(tl.abs(x), 30.0)
-    t = 1.0 / (1.0 + 0.265 * u)
-    tail = t * (TAIL_POLYNOMIAL)
-    return maximum(x, 0.0) - u * tail * tl.exp(-0.5 * u * u)
+    """x Phi(x) as relu(x) - u Phi(-u), u = |x|. Phi(-u) is 2 to a polynomial in u, fitted on [0, 13], where Phi
+    ends, to a relative error of 2e-5: no division, and right in the tail, where 1 + erf would cancel."""
+    u = tl.minimum(tl.abs(x), 13.0)
+    return maximum(x, 0.0) - u * tl.exp2(TAIL_POLYNOMIAL)
 ''',
     "gelu_tanh": """
 @triton.jit
@@ -242,20 +245,43 @@ FUNCTIONS["rotation"] = (
     .replace("SIN_POLYNOMIAL", _polynomial(_taylor(1, 7)))
 )
 
-# Coefficients of 0.5 erfcx(u / sqrt 2) in t = 1 / (1 + 0.265 u) for u in [0, 14]: least squares, reweighted to minimax.
-_TAIL = [0.10559983, 0.10783699, 0.082944916, 0.14249878, -0.066371583, 0.1952798, -0.067789052]
-FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", _polynomial(_TAIL).replace("u *", "t *"))
+# Coefficients of log2 Phi(-u) for u in [0, 13]: least squares, reweighted towards the smallest largest error.
+_TAIL = [-1.0000258663, -1.1510506221, -0.45863654640, -0.054088827288, 0.0087233242318, -0.0010344054569]
+_TAIL += [8.5531631338e-05, -4.6174773638e-06, 1.4529510374e-07, -2.0125394686e-09]
+FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", _polynomial(_TAIL))
+
+# Where Gluon can say it better: the division of a sigmoid is one instruction, good to one unit in the last place.
+GLUON_FUNCTIONS: dict[str, str] = {
+    "sigmoid": """
+@triton.jit
+def sigmoid(x):
+    y = 1.0 + tl.exp(-x)
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1)
+""",
+}
 
 
-def library(text: str) -> str:
-    """The functions that `text` calls, and those that they call, each after what it needs."""
+def gluon(text: str) -> str:
+    """Portable text in Gluon's dialect. Library functions end in _g there, because both may stand in one module."""
+    text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.PropagateNan", "PropagateNan")
+    for word in FUNCTIONS:
+        text = re.sub(rf"(?<![\w.]){word}\(", f"{word}_g(", text)
+    text = re.sub(r"\btl\.", "gl.", text.replace("@triton.jit", "@gluon.jit"))
+    return text.replace("PropagateNan", "tl.PropagateNan")
+
+
+def library(text: str, suffix: str = "") -> str:
+    """The functions that `text` calls, and those that they call, each after what it needs. suffix "_g": Gluon's."""
     wanted: list[str] = []
+
+    def spelled(name: str) -> str:
+        return gluon((FUNCTIONS | GLUON_FUNCTIONS)[name]) if suffix else FUNCTIONS[name]
 
     def need(body: str) -> None:
         for name in FUNCTIONS:
-            if name not in wanted and re.search(rf"(?<![\w.]){name}\(", body):
-                need(FUNCTIONS[name].replace(f"def {name}(", ""))
+            if name not in wanted and re.search(rf"(?<![\w.]){name}{suffix}\(", body):
+                need(spelled(name).replace(f"def {name}{suffix}(", ""))
                 wanted.append(name)
 
     need(text)
-    return "".join(f"\n{FUNCTIONS[name]}" for name in wanted)
+    return "".join(f"\n{spelled(name)}" for name in wanted)

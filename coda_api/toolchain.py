@@ -86,13 +86,51 @@ def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
     signature = {a.name: a.type for a in launch.args}
     constants = {a.name: a.value for a in launch.args if a.type == "constexpr"}
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(launch.args) if _divisible(a)}
-    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attrs)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    source_type: Any = ASTSource
+    if launch.gluon:
+        source_type, signature = _gluon_source(), {n: _with_layout(t) for n, t in signature.items()}
+        constants = {(list(signature).index(n),): v for n, v in constants.items()}
+    source = source_type(fn=function, signature=signature, constexprs=constants, attrs=attrs)
     with _captured_stderr() as captured:
         try:
             return triton.compile(source, target=target, options=options)
         except Exception as error:  # triton raises a dozen unrelated types; all mean that this text does not compile
-            raise BuildError(launch.kernel, _last_lines(f"{captured.getvalue()}\n{error}")) from error
+            raise BuildError(launch.kernel, _said(error, captured.getvalue())) from error
+
+
+def _said(error: BaseException, captured: str) -> str:
+    """The compiler's words: what it wrote, and the innermost causes, which name the line of an inlined function."""
+    causes = [error]
+    while (inner := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(inner)
+    texts = [captured, *(_last_lines(str(cause), 6) for cause in reversed(causes[-2:]))]
+    return "\n".join(text for text in texts if text.strip())
+
+
+def _gluon_source() -> Any:
+    """Public from triton 3.9 on."""
+    from triton.experimental import gluon
+
+    if hasattr(gluon, "GluonASTSource"):
+        return gluon.GluonASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
+
+
+def _with_layout(kind: str) -> str:
+    """A descriptor's type with the layout of its box, which Gluon keeps in the type."""
+    match = re.fullmatch(r"tensordesc<(\w+)\[(\d+), (\d+)\]>", kind)
+    if not match:
+        return kind
+    from triton.experimental.gluon import language as gl
+
+    dtypes = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}
+    dtypes |= {"fp8e4nv": gl.float8e4nv, "fp8e5": gl.float8e5}
+    box = [int(match[2]), int(match[3])]
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtypes[match[1]])
+    return f"tensordesc<{match[1]}[{match[2]}, {match[3]}],{layout!r}>"
 
 
 def _divisible(arg: KernelArg) -> bool:

@@ -76,6 +76,7 @@ class UnitText:
     grid: Literal["tiles", "rows", "one"]
     block_rows: int = 0
     rows: Dim | None = None  # for a grid of rows: the dim that it covers
+    gluon: bool = False  # the Hopper backend's dialect
 
 
 class SizeNames:

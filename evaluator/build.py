@@ -6,6 +6,7 @@ Reading happens here and not in the parent, so that a text that breaks the parse
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import platform
@@ -109,15 +110,24 @@ def _lowered(data: Mapping[str, Any]) -> Generated:
     if unknown := sorted(set(schedules) - known):
         raise ScheduleError(f"no kernel call is named {unknown[0]!r}; the calls are {', '.join(sorted(known))}")
     target = device(data["device"])
-    return lower(program, facts.signature, facts.headline[1], schedules=schedules, processors=target.sms)
+    return lower(
+        program,
+        facts.signature,
+        facts.headline[1],
+        schedules=schedules,
+        processors=target.sms,
+        hopper=target.target == "sm_90",
+    )
 
 
 def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     program, facts, _ = _asked(data)
-    schedules, on = _lowered(data).schedules, device(data["device"])
+    generated, on = _lowered(data), device(data["device"])
+    schedules = generated.schedules
     cases = interpreter_cases(program, facts, schedules, data["seed"])
     launches = cost.program_cost(program, facts.signature, facts.headline[1], schedules, on).launches
     answer = {
+        "generated_hash": hashlib.sha256(generated.source.encode()).hexdigest()[:16],
         "cases": cases,
         "schedules": schedules,
         "modelled": model(program, facts, schedules, on),
@@ -165,6 +175,7 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         raise Answerable(words, {"resources": to_data(resources)}) from OverShared()
     gemms = {call.name for call in _kernel_calls(_asked(data)[0]) if call.unit.gemm}  # type: ignore[union-attr]
     warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
+    warnings += [Diagnostic("PortableKernel", note, severity="note") for note in generated.notes]
     return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
 
 

@@ -62,7 +62,13 @@ def _bound(source: str, facts_text: str, case_text: str) -> tuple[Bound, Inputs]
     program = _program(source, json.dumps(to_data(facts.signature), sort_keys=True))
     form = None if case.form == "auto" else case.form
     generated = lower(
-        program, facts.signature, case.sizes, form=form, schedules=case.schedules, processors=case.processors
+        program,
+        facts.signature,
+        case.sizes,
+        form=form,
+        schedules=case.schedules,
+        processors=case.processors,
+        hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0),
     )
     inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
     return bind(generated, inputs, DEVICE), inputs
@@ -110,10 +116,10 @@ def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     return Message({"measured": to_data(found)})
 
 
-def _hello() -> Mapping[str, Any]:
+def hello() -> Mapping[str, Any]:
     if INTERPRETED:
         toolchain.repair_interpreter()
-        torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # the reference child runs beside us
+        torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other, and for the reference child
         return {}
     import triton
 
@@ -130,5 +136,7 @@ def _hello() -> Mapping[str, Any]:
     }
 
 
+HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure}
+
 if __name__ == "__main__":
-    serve({"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure}, hello=_hello)
+    serve(HANDLERS, hello=hello)

@@ -31,7 +31,7 @@ def lowered(name: str, form: str, **more: object) -> Generated:
     return lower(read(worked_candidate(name), sig), sig, sizes, form=form, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", ["descriptor", "pointer"])
+@pytest.mark.parametrize("form", ["descriptor", "pointer", "hopper"])
 @pytest.mark.parametrize("name", task_names())
 def test_golden_text(name: str, form: str) -> None:
     text = lowered(name, form).source

@@ -28,9 +28,10 @@ def lowered(name: str, form: str) -> Generated:
     return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form=form)
 
 
+@pytest.mark.parametrize("form", ["descriptor", "hopper"])
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_default_schedule_uses_wgmma_and_never_spills(name: str) -> None:
-    made = lowered(name, "descriptor")
+def test_default_schedule_uses_wgmma_and_never_spills(name: str, form: str) -> None:
+    made = lowered(name, form)
     for launch, resources in zip(made.launches, build(made, "sm_90"), strict=True):
         assert resources.spill_bytes == 0, resources
         assert resources.shared_bytes <= 232448
@@ -39,11 +40,11 @@ def test_default_schedule_uses_wgmma_and_never_spills(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["descriptor", "pointer"])
+@pytest.mark.parametrize("form", ["descriptor", "pointer", "hopper"])
 @pytest.mark.parametrize("name", [name for name in task_names() if name not in REPRESENTATIVE])
 def test_every_task_builds_everywhere(name: str, form: str) -> None:
     made = lowered(name, form)
-    for target in ("sm_90",) if form == "descriptor" else ("sm_90", "sm_80", "gfx942"):
+    for target in ("sm_90",) if form != "pointer" else ("sm_90", "sm_80", "gfx942"):
         assert all(r.registers > 0 and (r.spill_bytes == 0 or target != "sm_90") for r in build(made, target)), target
 
 

@@ -1,0 +1,363 @@
+"""One kernel for Hopper, in Gluon: a loader warp brings operands and the epilogue's tiles by TMA into rings of shared
+memory, while consumer warps run wgmma and then the epilogue in slices whose stores overlap the next slice.
+
+The epilogue is the portable one's text in Gluon's dialect; only where tiles come from and go to differs. A program that
+needs a word without a Hopper spelling raises LoweringError, and the portable kernel is used instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.emit_kernel import KernelEmitter
+from coda_synth.coda_api.expressions import LoweringError
+from coda_synth.coda_api.geometry import NARROW_SLICE, default_slice
+from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
+from coda_synth.coda_api.program import Kernel, Value, walk
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.spelling import gluon
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function, itemsize
+
+SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
+_REFUSED = ("group_sum", "group_max", "group_min", "spread", "tile_moments", "index", "accumulate")
+
+
+def emit_hopper(
+    name: str,
+    source: str,
+    kernel: Kernel,
+    live: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    schedule: Schedule,
+    tensors: Tensors,
+) -> UnitText:
+    """The Gluon text of a kernel; raises LoweringError where it has none. Arguments as for emit_kernel.
+
+    A schedule without a slice gets the widest whose tiles fit beside the operands.
+    """
+    widths = [schedule.slice_n] if schedule.slice_n else [default_slice(kernel, live, schedule), NARROW_SLICE, 32]
+    for slice_n in widths:
+        try:
+            tried = replace(schedule, slice_n=min(slice_n, schedule.block_n))
+            return _HopperEmitter(name, source, kernel, live, sizes, tried, tensors).emit()
+        except _DoesNotFit as error:
+            last = error
+    raise last
+
+
+class _DoesNotFit(LoweringError):
+    """The epilogue's tiles need more shared memory than the operands leave."""
+
+
+class _HopperEmitter(KernelEmitter):
+    epilogue_type = HopperEpilogue
+
+    def emit(self) -> UnitText:
+        self._refuse()
+        self.epilogue.emit()
+        self.loads = dict(self.slice.rings)
+        self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
+        self._budget()
+        parts = [self._epilogue_text(), self._loader_text(), self._consumer_text(), self._kernel_text()]
+        return UnitText(self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True)
+
+    def _refuse(self) -> None:
+        words = {v.word for v in walk(self.live)}
+        if self.kernel.gemm is None or words & set(_REFUSED):
+            raise LoweringError(
+                f"the Hopper kernel has no {', '.join(sorted(words & set(_REFUSED))) or 'pointwise form'}"
+            )
+        s = self.schedule
+        if s.warps not in (4, 8) or s.block_m < 16 * s.warps:
+            raise LoweringError(
+                f"the Hopper kernel has 4 or 8 warps of 16 rows or more each; block_m = {s.block_m}, warps = {s.warps}"
+            )
+        if any(v.attrs.get("axis") == 0 for v in walk(self.live) if v.word.startswith("tile_")):
+            raise LoweringError("the Hopper kernel has no reduction along the rows")
+
+    # -- shared memory
+
+    def _bytes(self, widths: Mapping[str, int]) -> int:
+        segments = self.geometry.segments
+        return sum(self.schedule.block_m * w * segments * self._itemsize(t) for t, w in widths.items())
+
+    def _itemsize(self, text: str) -> int:
+        by_text = {self.slice.param_names[n]: i for n, i in self.tensors.params.items()}
+        by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
+        return itemsize(by_text[text].dtype)
+
+    def _budget(self) -> None:
+        """Slots of the rings: all slices of a tile where they fit, else two, else one."""
+        s = self.schedule
+        free = SHARED_BYTES - s.operand_bytes()
+        load, store = self._bytes(self.loads), self._bytes(self.stores)
+        options = [(i, o) for i in (self.geometry.slices, 2, 1) for o in (2, 1)]
+        fitting = [(i, o) for i, o in options if i <= self.geometry.slices and i * load + o * store <= free]
+        if not fitting:
+            raise _DoesNotFit(
+                f"{load + store} bytes of epilogue tiles do not fit beside {s.operand_bytes()} bytes of operands"
+            )
+        self.in_slots, self.out_slots = fitting[0]
+
+    # -- texts
+
+    def _epilogue_text(self) -> str:
+        staged = self.epilogue.staged  # type: ignore[attr-defined]
+        lines = self.slice.inner.lines
+        before = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
+        if self.loads:
+            before += ["slot = step % IN_SLOTS", "mbarrier.wait(loaded.index(slot), (step // IN_SLOTS) & 1)"]
+        if self.stores:
+            before.append("out_slot = step % OUT_SLOTS")
+        after = ["fence_async_shared()", *staged] if staged else []
+        if self.loads:
+            after.append("mbarrier.arrive(freed.index(slot), count=1)")
+        lines[:0] = before
+        lines += after
+        self._inner_name = f"{self.name}_epilogue"
+        extra = [f"{t}_ring" for t in (*self.loads, *self.stores)]
+        extra += ["loaded", "freed"] if self.loads else []
+        constants = {
+            "PENDING": str((self.out_slots - 1) * len(staged)),
+            "IN_SLOTS": str(self.in_slots),
+            "OUT_SLOTS": str(self.out_slots),
+        }
+        text, self.passed = self.epilogue.function_text(self._inner_name, ["step", *extra])
+        for name, value in constants.items():
+            text = re.sub(rf"\b{name}\b", value, text)
+        self.extra = extra
+        return text
+
+    def _tiles(self, body: list[str]) -> list[str]:
+        m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
+        return [
+            f"tiles_m, tiles_n = gl.cdiv({m}, BLOCK_M), gl.cdiv({n}, BLOCK_N)",
+            "for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):",
+            "    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
+            "    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
+            *(f"    {line}" for line in body),
+        ]
+
+    def _size_names(self) -> list[str]:
+        return [p.name for p in self.sizes.params()]
+
+    def _signature(self, names: list[str]) -> list[str]:
+        constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
+        constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS"}
+        return [f"{n}: gl.constexpr" if n in constants else n for n in names]
+
+    def _loader_text(self) -> str:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
+        size = itemsize(self.tensors.params[gemm.a].dtype)
+        at_a = "[k, row]" if gemm.a_transposed else "[row, k]"
+        at_b = "[col, k]" if gemm.b_transposed else "[k, col]"
+        body = [
+            f"for k in range(0, {self.sizes.text(gemm.inner)}, BLOCK_K):",
+            "    stage = step % STAGES",
+            "    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)",
+            f"    mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * {size})",
+            f"    tma.async_copy_global_to_shared({a}, {at_a}, full.index(stage), {a}_stages.index(stage))",
+            f"    tma.async_copy_global_to_shared({b}, {at_b}, full.index(stage), {b}_stages.index(stage))",
+            "    step += 1",
+            *self._tile_loads(),
+        ]
+        names = self._loader_names()
+        head = ["step = 0", *(["slice_step = 0"] if self.loads else [])]
+        return function(f"{self.name}_loader", self._signature(names), [*head, *self._tiles(body)])
+
+    def _loader_names(self) -> list[str]:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
+        rings = [n for t in self.loads for n in (t, f"{t}_ring")] + (["loaded", "freed"] if self.loads else [])
+        return [
+            a,
+            b,
+            f"{a}_stages",
+            f"{b}_stages",
+            "full",
+            "empty",
+            *rings,
+            *self._size_names(),
+            *self._constants(False),
+        ]
+
+    @staticmethod
+    def _constants(warps: bool) -> list[str]:
+        return ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", *(["WARPS"] if warps else [])]
+
+    def _tile_loads(self) -> list[str]:
+        """The loader's copies of the epilogue's tiles, a slot for each slice, while the mainloop still runs."""
+        if not self.loads:
+            return []
+        lines = []
+        for columns in self.geometry.offsets():
+            lines += [
+                f"slot = slice_step % {self.in_slots}",
+                f"mbarrier.wait(freed.index(slot), ((slice_step // {self.in_slots}) & 1) ^ 1)",
+                f"mbarrier.expect(loaded.index(slot), {self._bytes_of_slice()})",
+            ]
+            for text in self.loads:
+                count = self._segments_of(text)
+                for segment in range(count):
+                    at = f"slot * {count} + {segment}" if count > 1 else "slot"
+                    lines.append(
+                        f"tma.async_copy_global_to_shared({text}, [row, {self._start_of(text, columns, segment)}], "
+                        f"loaded.index(slot), {text}_ring.index({at}))"
+                    )
+            lines.append("slice_step += 1")
+        return lines
+
+    def _cols_of(self, text: str) -> Dim:
+        name = next(n for n, t in self.slice.param_names.items() if t == text)
+        return self.tensors.params[name].dims[1]
+
+    def _segments_of(self, text: str) -> int:
+        return self.geometry.segments_of(self._cols_of(text))
+
+    def _bytes_of_slice(self) -> int:
+        m = self.schedule.block_m
+        return sum(m * w * self._segments_of(t) * self._itemsize(t) for t, w in self.loads.items())
+
+    def _start_of(self, text: str, columns: tuple[int, ...], segment: int) -> str:
+        start = self.slice.start(self._cols_of(text), segment)
+        return re.sub(r"\bcol\b", f"(col + {columns[0]})" if columns[0] else "col", start)
+
+    def _consumer_text(self) -> str:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = (f"{self.slice.param_names[n]}_stages.index(stage)" for n in (gemm.a, gemm.b))
+        a = f"{a}.permute((1, 0))" if gemm.a_transposed else a
+        b = f"{b}.permute((1, 0))" if gemm.b_transposed else b
+        states = [n for state in self.epilogue.states.values() for n in state]
+        split, _ = self._split()
+        first = f"acc_{self.geometry.offsets()[0][0]}"
+        rows = ["rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))"]
+        outer = [line.replace("tl.", "gl.") for line in self.slice.outer.lines]
+        body = [
+            *(rows + outer if self._rows() else []),
+            "stage = step % STAGES",
+            "mbarrier.wait(full.index(stage), (step // STAGES) & 1)",
+            f"acc = warpgroup_mma({a}, {b}, warpgroup_mma_init(zero), use_acc=False, is_async=True)",
+            "acc = warpgroup_mma_wait(1, deps=(acc,))",
+            "for k in range(1, steps):",
+            "    stage = (step + k) % STAGES",
+            "    mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)",
+            f"    acc = warpgroup_mma({a}, {b}, acc, is_async=True)",
+            "    acc = warpgroup_mma_wait(1, deps=(acc,))",
+            "    mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)",
+            "acc = warpgroup_mma_wait(0, deps=(acc,))",
+            "mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)",
+            "step += steps",
+            *(
+                f"{n} = gl.full((BLOCK_M,), {self._neutral(n)}, gl.float32, layout=gl.SliceLayout(1, layout))"
+                for n in states
+            ),
+            *self._hopper_slices(states),
+            f"slice_step += {self.geometry.slices}",
+            *self._row_stores(),
+        ]
+        head = [
+            "accumulator: gl.constexpr = gl.NVMMADistributedLayout(",
+            "    version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]",
+            ")",
+            "zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)",
+            *self._layout_of_slices(split, first),
+            f"steps = gl.cdiv({self.sizes.text(gemm.inner)}, BLOCK_K)",
+            "step, slice_step = 0, 0",
+        ]
+        tail = ["tma.store_wait(0)"] if self.stores else []
+        names = self._consumer_names()
+        return function(f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body), *tail])
+
+    @staticmethod
+    def _layout_of_slices(split: list[str], first: str) -> list[str]:
+        """The layout that slices of the accumulator have, from a split of zeros that nothing else uses."""
+        if not split:
+            return ["layout: gl.constexpr = accumulator"]
+        renamed = [re.sub(r"\bacc\b", "zero", re.sub(r"\bacc_", "zero_", line)) for line in split]
+        return [*renamed, f"layout: gl.constexpr = {first.replace('acc', 'zero')}.type.layout"]
+
+    def _hopper_slices(self, states: list[str]) -> list[str]:
+        lines, blocks = self._split()
+        result = f"{', '.join(states)} = " if states else ""
+        for i, columns in enumerate(self.geometry.offsets()):
+            products = [blocks[c] for c in columns]
+            start = f"col + {columns[0]}" if columns[0] else "col"
+            step = f"slice_step + {i}" if i else "slice_step"
+            passed = [str(self.geometry.segment_n) if p == "SLICE" else p for p in self.passed]
+            call = call_text(self._inner_name, [*products, *states, step, *self.extra, "row", start, *passed])
+            lines.extend(f"{result}{call}".split("\n"))
+        return lines
+
+    def _consumer_names(self) -> list[str]:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
+        rest = [p.name for p in self._memory_params() if p.name not in (a, b, *self.loads)]
+        return [
+            f"{a}_stages",
+            f"{b}_stages",
+            "full",
+            "empty",
+            *self.extra,
+            *rest,
+            *self._size_names(),
+            *self._constants(True),
+        ]
+
+    def _memory_params(self) -> list[UnitParam]:
+        return [p for p in self._params() if p.kind in ("pointer", "descriptor", "scalar")]
+
+    def _kernel_text(self) -> str:
+        gemm = self.kernel.gemm
+        assert gemm is not None
+        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
+        boxes = {p.name: p for p in self._params() if p.kind == "descriptor"}
+        lines = []
+        for text in (a, b):
+            box = ", ".join(str(n) for n in boxes[text].block)
+            lines.append(f"{text}_stages = gl.allocate_shared_memory({text}.dtype, [STAGES, {box}], {text}.layout)")
+        for text, slots in [*((t, self.in_slots) for t in self.loads), *((t, self.out_slots) for t in self.stores)]:
+            count = self._segments_of(text) if text in self.loads else self._store_segments(text)
+            box = ", ".join(str(n) for n in boxes[text].block)
+            lines.append(
+                f"{text}_ring = gl.allocate_shared_memory({text}.dtype, [{slots * count}, {box}], {text}.layout)"
+            )
+        lines += self._barriers("full", "empty", "STAGES")
+        lines += self._barriers("loaded", "freed", str(self.in_slots)) if self.loads else []
+        consumer, loader = self._consumer_names(), self._loader_names()
+        lines += ["gl.warp_specialize(", "    ["]
+        for name, args in (("consumer", consumer), ("loader", loader)):
+            lines.append(f"        ({self.name}_{name}, ({', '.join(args)})),")
+        lines += ["    ],", "    [1],", "    [24],", ")"]
+        s = self.schedule
+        base = [p for p in self._params() if p.name not in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")]
+        values = {
+            "BLOCK_M": s.block_m,
+            "BLOCK_N": s.block_n,
+            "BLOCK_K": s.block_k,
+            "GROUP_M": s.group_m,
+            "STAGES": s.stages,
+            "WARPS": s.warps,
+        }
+        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items())]
+        return function(self.name, self._signature([p.name for p in self.params]), lines)
+
+    def _store_segments(self, text: str) -> int:
+        name = next(n for n, t in self.slice.output_names.items() if t == text)
+        return self.geometry.segments_of(self.tensors.outputs[name].dims[1])
+
+    @staticmethod
+    def _barriers(filled: str, emptied: str, count: str) -> list[str]:
+        lines = [
+            f"{n} = gl.allocate_shared_memory(gl.int64, [{count}, 1], mbarrier.MBarrierLayout())"
+            for n in (filled, emptied)
+        ]
+        lines.append(f"for i in gl.static_range({count}):")
+        return lines + [f"    mbarrier.init({n}.index(i), count=1)" for n in (filled, emptied)]

@@ -1,0 +1,83 @@
+"""The epilogue of the Hopper kernel: the portable one's text, with tiles that come from and go to rings in shared memory
+and with the explicit layouts that Gluon asks for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.emit_epilogue import Epilogue
+from coda_synth.coda_api.emit_slice import SliceValues
+from coda_synth.coda_api.expressions import LoweringError, Text
+from coda_synth.coda_api.program import Value
+from coda_synth.coda_api.spelling import ATOM
+
+
+class HopperSlice(SliceValues):
+    """A slice's values with explicit layouts: `layout` is the product slice's, and others follow from it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.layouts: set[str] = set()
+
+    def columns(self, cols: Dim, segment: int = 0) -> str:
+        key = (self.geometry.ratio(cols), segment)
+        if key not in self._columns:
+            place = f"gl.arange(0, {self.width_text(cols)}, layout=gl.SliceLayout(0, {self.layout(cols)}))"
+            self._columns[key] = self.inner.assign(
+                "cols" if key[0] == 1 else "part_cols", f"{self.start(cols, segment)} + {place}"
+            )
+        return self._columns[key]
+
+    def layout(self, cols: Dim) -> str:
+        """The name of the layout of values over `cols`: half and double tiles have what pairing gives them."""
+        ratio = self.geometry.ratio(cols)
+        if ratio == 1 or self.geometry.half_group:
+            return "layout"
+        if ratio not in (Fraction(1, 2), Fraction(2)):
+            raise LoweringError(f'values over "{cols}" have no layout in the Hopper kernel')
+        name = "half_layout" if ratio < 1 else "double_layout"
+        if name not in self.layouts:
+            self.layouts.add(name)
+            like = (
+                f"pairs({self.products[0]})[0]" if ratio < 1 else f"interleave({self.products[0]}, {self.products[0]})"
+            )
+            self.inner.lines.append(f"{name}_like = {like}")
+            self.inner.lines.append(f"{name}: gl.constexpr = {name}_like.type.layout")
+        return name
+
+    def rows(self) -> str:
+        if not self._has_rows:
+            self.inner.lines.append("rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))")
+            self._has_rows = True
+        return "rows"
+
+    def _adapt(self, value: Value, arg: Value, text: Text) -> Text:
+        if value.cols is None or arg.cols is not None or arg.rows is None or self.layout(value.cols) == "layout":
+            return text
+        return f"gl.convert_layout({text[0]}, {self.layout(value.cols)})", ATOM
+
+    def load_described(self, text: str, cols: Dim, segment: int) -> str:
+        self.rings[text] = self.geometry.width(cols)
+        self.used.pop(text, None)  # the slice reads the ring; the loader has the descriptor
+        count = self.geometry.segments_of(cols)
+        at = f"slot * {count} + {segment}" if count > 1 else "slot"
+        return f"{text}_ring.index({at}).load({self.layout(cols)})"
+
+
+class HopperEpilogue(Epilogue):
+    slice_type = HopperSlice
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.staged: list[str] = []  # copies to memory, which wait for the slice's fence
+
+    def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
+        count = self.slice.geometry.segments_of(cols)
+        at = f"out_slot * {count} + {segment}" if count > 1 else "out_slot"
+        if not self.staged:
+            self._write("tma.store_wait(PENDING)")
+        self._write(f"{pointer}_ring.index({at}).store({text})")
+        place = f"[row, {self.slice.start(cols, segment)}]"
+        self.staged.append(f"tma.async_copy_shared_to_global({pointer}, {place}, {pointer}_ring.index({at}))")
