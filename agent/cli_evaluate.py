@@ -18,6 +18,10 @@ LARGEST_CANDIDATE = 1 << 20  # bytes; the worked candidates are under 3 kB
 def evaluate(args: argparse.Namespace) -> Exit:
     """Prints the evaluation; OK if the candidate passed."""
     candidate, evaluation = judged(args, args.file)
+    if args.receipt:
+        from coda_synth.agent.cli_receipt import write_receipt
+
+        write_receipt(args.receipt, candidate, evaluation)
     from coda_synth.agent.cli_report import report
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.evaluator.evaluation import Verdict

@@ -42,8 +42,8 @@ def evaluate(
     sizes = program_sizes(signature, inputs)
     results: dict[tuple[str, str], Any] = {}
     for call in program.live_calls():
-        given = {name: _argument(ref, inputs, results) for name, ref in call.args.items()}
         live = program.live_outputs(call)
+        given = {name: _argument(ref, inputs, results) for name, ref in call.args.items() if _known(ref, results)}
         if isinstance(call.unit, Preparation):
             outputs: Mapping[str, Tensor | Partial] = prepare(call, live, given, sizes)
         else:
@@ -64,6 +64,11 @@ def program_sizes(signature: Signature, inputs: Mapping[str, Tensor | float]) ->
         elif isinstance(value, Tensor) and spec.type.dims:
             shapes.append((spec.name, spec.type.dims, tuple(value.shape)))
     return bind_sizes(shapes)
+
+
+def _known(ref: Ref, results: Mapping[tuple[str, str], Any]) -> bool:
+    """Not so for what only a dead value reads: nobody computed it."""
+    return ref.call is None or (ref.call, ref.output) in results
 
 
 def _argument(ref: Ref, inputs: Mapping[str, Tensor | float], results: Mapping[tuple[str, str], Any]) -> Any:

@@ -2,7 +2,8 @@
 
 A frame is `length, nonce, header, blobs`: the nonce is drawn per process and handed over as the first bytes of the
 request pipe, so nothing that a child prints, and no exit code, can pass for an answer. The header is JSON, the blobs
-are raw bytes (tensors). This module does not start or end processes; child.py does.
+are raw bytes (tensors). Each question has a random tag that its answer repeats, so that no answer can be sent ahead,
+or twice. This module does not start or end processes; child.py does.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 NONCE_BYTES = 16
 _PREFIX = struct.Struct("<Q16sQ")  # bytes that follow the prefix, nonce, bytes of the header
 PREFIX_BYTES = _PREFIX.size
-MAX_FRAME = 1 << 36
-_MAX_FILE = 256 << 20  # bytes that a child may write to one file, its log included
+MAX_FRAME = 1 << 32
+_MAX_FILE = 64 << 20  # bytes that a child may write to one file, its log included
 
 
 class BadFrame(Exception):
@@ -32,10 +33,11 @@ class BadFrame(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """data: JSON values. blobs: raw buffers, in an order that `data` describes."""
+    """data: JSON values. blobs: raw buffers, in an order that `data` describes. tag: of the question."""
 
     data: Mapping[str, Any]
     blobs: tuple[bytes | bytearray | memoryview, ...] = ()
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Raised:
 def encode(message: Message, nonce: bytes) -> list[bytes | bytearray | memoryview]:
     """The pieces of one frame, in order; blobs are not copied."""
     sizes = [len(memoryview(b).cast("B")) for b in message.blobs]
-    header = json.dumps({"data": message.data, "blobs": sizes}).encode()
+    header = json.dumps({"data": message.data, "blobs": sizes, "tag": message.tag}).encode()
     return [_PREFIX.pack(len(header) + sum(sizes), nonce, len(header)), header, *message.blobs]
 
 
@@ -67,7 +69,9 @@ def decode(body: bytearray, header_bytes: int) -> Message:
     """The message of a frame's bytes after its prefix; raises BadFrame."""
     try:
         head = json.loads(bytes(body[:header_bytes]))
-        data, sizes = head["data"], head["blobs"]
+        data, sizes, tag = head["data"], [int(size) for size in head["blobs"]], str(head["tag"])
+        if not isinstance(data, dict) or min(sizes, default=0) < 0:
+            raise ValueError("the header's fields have other types")
     except (ValueError, KeyError, TypeError) as error:
         raise BadFrame("the frame's header is not readable") from error
     if header_bytes + sum(sizes) != len(body):
@@ -76,7 +80,7 @@ def decode(body: bytearray, header_bytes: int) -> Message:
     for size in sizes:
         blobs.append(view[start : start + size])
         start += size
-    return Message(data, tuple(blobs))
+    return Message(data, tuple(blobs), tag)
 
 
 # ---- the child's side ------------------------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ def serve(handlers: Mapping[str, Handler], hello: Callable[[], Mapping[str, Any]
     while True:
         total, header = decode_prefix(_read_exactly(read_fd, PREFIX_BYTES), nonce)
         request = decode(bytearray(_read_exactly(read_fd, total)), header)
-        _send(write_fd, _answer(handlers, request), nonce)
+        _send(write_fd, replace(_answer(handlers, request), tag=request.tag), nonce)
 
 
 def _answer(handlers: Mapping[str, Handler], request: Message) -> Message:

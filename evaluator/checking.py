@@ -46,9 +46,9 @@ class Checker:
         """One case: adds its Check to the trial, raises StageFailed unless it passed, returns the worker's answer."""
         start = time.monotonic()
         op = "meaning" if case.form == "reference" else "execute"
-        answer = worker.request(op, self.limit_s, self.run(case))
+        answer = self._run(worker, op, case)
         judgement = self._decide(case, answer)
-        faults = tuple(answer.data.get("faults", ()))
+        faults = tuple(map(str, answer.data.get("faults") or ()))
         ratio = float("inf") if faults else float(judgement["error_ratio"])
         worst = faults[0] if faults else str(judgement["worst"])
         seconds = round(time.monotonic() - start, 3)
@@ -57,6 +57,16 @@ class Checker:
         if not ratio <= 1.0:
             raise StageFailed(Verdict.INCORRECT, self._words(case, faults, tuple(judgement["findings"]), worst))
         return answer
+
+    def _run(self, worker: Child, op: str, case: Case) -> Message:
+        """The worker's answer; a program that has no meaning at the sizes of a check does not compute the task."""
+        try:
+            return worker.request(op, self.limit_s, self.run(case))
+        except ChildRaised as error:
+            if error.raised.kind != "DimSizeError":
+                raise
+            said = f"the program has no meaning at sizes that the task allows: {error.raised.message} ({case})"
+            raise StageFailed(Verdict.INCORRECT, (Diagnostic("SizeNeeded", said),)) from error
 
     def run(self, case: Case) -> dict[str, object]:
         """What the candidate child needs to know to run a case."""
@@ -75,7 +85,7 @@ class Checker:
     def _decide(self, case: Case, answer: Message) -> Mapping[str, Any]:
         """The reference child's judgement. Whatever befalls that child is the judge's failure, not the candidate's."""
         try:
-            asked = {"tensors": answer.data["tensors"], "case": to_data(case), **self._task()}
+            asked = {"tensors": answer.data.get("tensors"), "case": to_data(case), **self._task()}
             reply = self.reference.request("decide", ORACLE_S, asked, answer.blobs)
         except (ChildFailure, ChildRaised) as error:
             raise JudgeError(f"the reference of {self.trial.facts.name} failed ({case}): {error}") from error

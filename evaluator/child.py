@@ -28,10 +28,12 @@ from coda_synth.evaluator.channel import (
     decode_prefix,
     encode,
 )
+from coda_synth.evaluator.processes import family, held_bytes
 
 import coda_synth
 
 _SLICE_S = 0.05  # how often limits are looked at while waiting
+_FAMILY_S = 0.5  # how often everything that the child started is looked for
 _LOG_TAIL = 2000
 Blobs = tuple[bytes | bytearray | memoryview, ...]
 
@@ -65,7 +67,8 @@ class ChildRaised(Exception):
 
 
 class Child:
-    """One warm process that runs `module`, whose main calls channel.serve. memory: bytes of its resident set."""
+    """One warm process that runs `module`, whose main calls channel.serve. memory: bytes that it and everything that
+    it started may hold together."""
 
     def __init__(
         self,
@@ -83,7 +86,9 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._in, self._out = -1, -1
-        self._nonce = b""
+        self._nonce, self._tag = b"", ""
+        self._family: list[int] = []
+        self._family_seen = 0.0
         self._ready, self._open = False, False
 
     # ---- asking ------------------------------------------------------------------------------------------------------
@@ -98,8 +103,9 @@ class Child:
         self.ready()
         if self._open:  # an answer that nobody fetched, since a stage ended early
             self._read_message(time.monotonic() + seconds, seconds)
-        self._open = True
-        self._write(encode(Message({"op": op, **data}, blobs), self._nonce), time.monotonic() + seconds)
+        self._open, self._tag = True, secrets.token_hex(8)
+        self._forget_what_was_printed()
+        self._write(encode(Message({"op": op, **data}, blobs, self._tag), self._nonce), time.monotonic() + seconds)
 
     def collect(self, seconds: float) -> Message:
         """The answer to the question that is open."""
@@ -122,7 +128,7 @@ class Child:
         self.close()
         request_read, self._out = os.pipe()
         self._in, answer_write = os.pipe()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile("a+b")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module, str(request_read), str(answer_write)],
@@ -159,10 +165,7 @@ class Child:
     def close(self) -> None:
         """Ends the process and its group, and gives back the descriptors; harmless when there is none."""
         if self._process is not None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            _kill(self._process.pid)
             self._process.wait()
         for fd in (self._in, self._out):
             if fd >= 0:
@@ -170,7 +173,12 @@ class Child:
         if self._log is not None:
             self._log.close()
         self._process, self._log, self._in, self._out = None, None, -1, -1
-        self._ready, self._open = False, False
+        self._ready, self._open, self._tag, self._family = False, False, "", []
+
+    def _forget_what_was_printed(self) -> None:
+        """What one candidate makes a child print is neither room taken from the next one nor its last words."""
+        if self._log is not None:
+            os.ftruncate(self._log.fileno(), 0)
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
@@ -188,9 +196,13 @@ class Child:
                     self._died()
 
     def _read_message(self, deadline: float, seconds: float) -> Message:
+        """The answer to the last question; what carries another tag answers none, and is dropped."""
         try:
-            total, header = decode_prefix(self._read(PREFIX_BYTES, deadline, seconds), self._nonce)
-            return decode(self._read(total, deadline, seconds), header)
+            while True:
+                total, header = decode_prefix(self._read(PREFIX_BYTES, deadline, seconds), self._nonce)
+                message = decode(self._read(total, deadline, seconds), header)
+                if message.tag == self._tag:
+                    return message
         except BadFrame as error:
             self._fail(ChildCrashed, f"its process was ended: {error}")
 
@@ -209,10 +221,18 @@ class Child:
     def _enforce(self, deadline: float, seconds: float) -> None:
         if time.monotonic() > deadline:
             self._fail(ChildTimeout, f"no answer within the limit of {max(seconds, 0):.0f} s; its process was killed")
-        if self._process is not None and (used := _resident_bytes(self._process.pid)) > self.memory:
+        if (used := self._held()) > self.memory:
             held, allowed = used / 2**30, self.memory / 2**30
-            words = f"memory limit: its process held {held:.1f} GiB, more than the {allowed:.1f} GiB allowed"
-            self._fail(ChildCrashed, words)
+            words = f"its process and what it started held {held:.1f} GiB, more than the {allowed:.1f} GiB allowed"
+            self._fail(ChildCrashed, f"memory limit: {words}")
+
+    def _held(self) -> int:
+        """Bytes that the child and everything it started hold. Looking for these costs more, and is done less often."""
+        if self._process is None:
+            return 0
+        if (now := time.monotonic()) - self._family_seen > _FAMILY_S:
+            self._family_seen, self._family = now, family(self._process.pid)
+        return held_bytes([self._process.pid, *(pid for pid in self._family if pid != self._process.pid)])
 
     def _died(self) -> NoReturn:
         """The channel closed: the process is gone, or will be in a moment."""
@@ -244,11 +264,11 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": f"{root}{os.pathsep}{already}" if already else root}
 
 
-def _resident_bytes(pid: int) -> int:
-    """Bytes that the process holds, without pages of files it only maps."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+def _kill(pid: int) -> None:
+    """Ends a child and everything it started: the group at once, then who left it."""
+    others = family(pid)
+    for end, target in ((os.killpg, pid), *((os.kill, other) for other in others if other != pid)):
+        try:
+            end(target, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass

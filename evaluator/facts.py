@@ -21,6 +21,7 @@ class TaskFacts:
     gemms: tuple[tuple[str, str, str], ...]
     row: str | None
     styles: tuple[str, ...] = ("normal",)
+    source_hash: str = ""  # of the task's text
 
     @property
     def name(self) -> str:
@@ -29,6 +30,14 @@ class TaskFacts:
     @property
     def headline(self) -> tuple[str, Mapping[str, int]]:
         return next(iter(self.time_shapes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a task. rule: as one word. message: where, with the figures that show it."""
+
+    rule: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

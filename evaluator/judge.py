@@ -22,7 +22,7 @@ from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.checking import Checker, meaning_cases
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
-from coda_synth.evaluator.facts import Case, TaskFacts
+from coda_synth.evaluator.facts import Case, Finding, TaskFacts
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trace import Graph
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -101,6 +101,12 @@ class Judge:
         graph: Graph = from_data(Graph, self.ask_reference("trace", task=task).data["graph"])
         return graph
 
+    def lint(self, task: str, dtype: str = "bfloat16") -> tuple[Finding, ...]:
+        """What makes the task degenerate, with the evidence; () for a sound task."""
+        reply = self.ask_reference("lint", task=task, dtype=dtype)
+        found: tuple[Finding, ...] = from_data(tuple[Finding, ...], reply.data["findings"])
+        return found
+
     def evaluate(
         self,
         candidate: Candidate,
@@ -114,15 +120,16 @@ class Judge:
         """Judges one candidate. seed: replays an evaluation exactly. measure: time it where there is a GPU.
         on_stage: told the name of each stage as it begins. shapes: labels of the task's shapes to time, () for the
         headline alone. Raises JudgeError when the judge itself cannot work, UnknownTask for a task that is none."""
+        on_gpu = self._has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
         trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
-        trial.environment = self._environment()
+        trial.environment = {**self._environment(), "dtype": dtype, "task_hash": facts.source_hash}
         try:
             self._read(trial)
             cases = self._plan(trial)
             self._build_and_check(trial, cases)
-            if self._has_gpu():
+            if on_gpu:
                 self._on_device(trial, measure, tuple(shapes))
         except (StageFailed, ChildFailure, ChildRaised) as error:
             return trial.failed(error)
@@ -142,6 +149,7 @@ class Judge:
             trial.schedules = from_data(dict[str, Schedule], reply.data["schedules"])
             trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
             trial.profile = list(reply.data["profile"])
+            trial.environment["generated_hash"] = str(reply.data["generated_hash"])
             cases: list[Case] = from_data(list[Case], reply.data["cases"])
             return cases
 
