@@ -26,6 +26,21 @@ class Anthropic:
         self._base_url = checked_url(options.base_url)
         self.model = options.model or models.default_model(self.name)
 
+    @property
+    def max_output_tokens(self) -> int:
+        return self._options.max_output_tokens
+
+    def check(self) -> None:
+        retry.call(self._service, lambda: self._client.models.retrieve(self.model))
+
+    def count(self, prompt: Prompt) -> int | None:
+        messages = [{"role": "user", "content": prompt.user}]
+        found = retry.call(
+            self._service,
+            lambda: self._client.messages.count_tokens(model=self.model, system=prompt.system, messages=messages),
+        )
+        return int(found.input_tokens)
+
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
         message, request_id = retry.call(self._service, lambda: self._once(request.prompt))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from coda_synth.agent.cli_failure import Exit, as_failure
-from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS
+from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS, STRATEGIES
 
 from coda_synth import __version__
 
@@ -19,6 +19,7 @@ _EXITS = """exit codes:
   1    the candidate, or every candidate of the run, did not pass
   2    bad usage or bad input
   3    this machine cannot do it: no key, no GPU where one was asked for, an unwritable folder
+  4    a run waits for its author's reply; its record is whole
   70   a fault of coda-synth itself; the message says where the details are
   130  interrupted
 settings: coda-synth.toml or [tool.coda-synth] in pyproject.toml, then CODA_SYNTH_<NAME>, then the options."""
@@ -62,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"coda-synth {__version__}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_synth, _evaluate, _tasks, _prompt, _show, _leaderboard, _export, _doctor):
+    judging = (_evaluate, _regrade, _lint)
+    reading = (_show, _diff, _leaderboard, _lessons, _export)
+    for add in (_synth, _resume, *judging, _tasks, _prompt, *reading, _doctor):
         add(commands)
     return parser
 
@@ -85,16 +88,52 @@ def _runs_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="PATH", help="the folder of the record (runs)")
 
 
+def _author_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--provider", choices=PROVIDERS, help="who writes the candidates (planner: needs no key)")
+    parser.add_argument("--model", help="the model's id, for a paid or local provider")
+    parser.add_argument(
+        "--fallback", metavar="MODELS", help="asked where a model refuses: MODEL or PROVIDER/MODEL, ..."
+    )
+    parser.add_argument("--base-url", metavar="URL", help="another address of the service")
+    parser.add_argument("--effort", help="how much the model should think (high)")
+    parser.add_argument("--replies", metavar="PATH", help="the replies that the scripted provider replays")
+    parser.add_argument("--strategy", choices=STRATEGIES, help="what the author is shown next (refine)")
+    parser.add_argument("--tune", type=int, metavar="N", help="tries of the tuner at each new measured best (0)")
+
+
+def _budget_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attempts", type=int, metavar="N", help="at most N candidates of the author (6)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="at most M minutes of work (8)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="at most N tokens, in and out")
+    parser.add_argument("--usd", type=float, metavar="U", help="at most U dollars, for models with a price (5)")
+    parser.add_argument("--max-output-tokens", type=int, metavar="N", help="of one reply, thinking included (64000)")
+    parser.add_argument("--gpu-seconds", type=float, metavar="S", help="at most S seconds on the GPU")
+    parser.add_argument("--within", type=float, metavar="P", help="stop within P of the bound: 0.05 is 5 %%")
+    parser.add_argument("--patience", type=int, metavar="K", help="stop when K attempts in a row brought nothing")
+    parser.add_argument(
+        "--allow-unpriced", action=argparse.BooleanOptionalAction, help="use a model whose price is not known"
+    )
+    parser.add_argument(
+        "--wait", action=argparse.BooleanOptionalAction, help="exchange: wait for the reply, or stop with code 4 (wait)"
+    )
+
+
 def _synth(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     parser = _command(commands, "synth", "cli_synth:synth", "make kernels for tasks, judge them and keep the record")
     parser.add_argument("task", nargs="*", metavar="TASK")
     parser.add_argument("--all", action="store_true", help="every task, one run each")
-    parser.add_argument("--provider", choices=PROVIDERS, help="who writes the candidates (planner: needs no key)")
-    parser.add_argument("--model", help="the model's id, for a paid or local provider")
-    parser.add_argument("--base-url", metavar="URL", help="another address of the service")
-    parser.add_argument("--replies", metavar="PATH", help="the replies that the scripted provider replays")
-    parser.add_argument("--attempts", type=int, metavar="N", help="at most N candidates a run (6)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="at most M minutes a run (8)")
+    _author_options(parser)
+    _budget_options(parser)
+    _judge_options(parser)
+    _runs_option(parser)
+
+
+def _resume(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "resume", "cli_synth:resume", "go on with a run where it was left, for whatever reason")
+    parser.add_argument("run", nargs="*", metavar="RUN", help="ids, or their beginnings; left out: the latest")
+    parser.add_argument("--waiting", action="store_true", help="every run that waits for a reply")
+    _author_options(parser)
+    _budget_options(parser)
     _judge_options(parser)
     _runs_option(parser)
 
@@ -104,7 +143,22 @@ def _evaluate(commands: argparse._SubParsersAction) -> None:  # type: ignore[typ
     parser.add_argument("file", metavar="FILE", help="a .coda file; - reads stdin")
     parser.add_argument("--task", required=True, help="the task that it must compute")
     parser.add_argument("--no-measure", action="store_true", help="stop after the checks")
+    parser.add_argument("--receipt", metavar="FILE", help="write all that it takes to repeat this judgement")
     _judge_options(parser)
+
+
+def _regrade(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(
+        commands, "regrade", "cli_receipt:regrade", "repeat a receipt's judgement here, and say whether it holds"
+    )
+    parser.add_argument("receipt", metavar="RECEIPT", help="what `evaluate --receipt` or an export wrote")
+    parser.add_argument("--no-measure", action="store_true", help="stop after the checks")
+    parser.add_argument("--device", choices=DEVICES, help="where to check and time (auto: a GPU if there is one)")
+
+
+def _lint(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "lint", "cli_lint:lint", "say whether a task is degenerate, with the evidence")
+    parser.add_argument("task", nargs="+", metavar="TASK")
 
 
 def _tasks(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
@@ -115,14 +169,40 @@ def _tasks(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-a
 
 
 def _prompt(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    parser = _command(commands, "prompt", "cli_tasks:prompt", "print exactly what a model would be sent first")
+    parser = _command(
+        commands, "prompt", "cli_tasks:prompt", "print exactly what a model would be sent, and its tokens"
+    )
     parser.add_argument("task", metavar="TASK")
+    parser.add_argument("--after", metavar="RUN", help="the next request of this run, not the first of a new one")
+    _author_options(parser)
+    parser.add_argument("--target", metavar="ARCH", help="the GPU to write for (sm_90)")
+    _runs_option(parser)
 
 
 def _show(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     parser = _command(commands, "show", "cli_record:show", "show a run: its attempts, the best, and why it is the best")
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run's id, or its beginning; left out: the latest")
-    parser.add_argument("--attempt", type=int, metavar="STEP", help="one attempt in full")
+    parser.add_argument(
+        "--attempt", type=int, metavar="STEP", help="one attempt in full: prompt, reply, program, findings"
+    )
+    _runs_option(parser)
+
+
+def _diff(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "diff", "cli_diff:diff", "show what differs between two candidates, and what it did")
+    parser.add_argument("run", metavar="RUN", help="a run's id, its beginning, or latest")
+    parser.add_argument("a", metavar="A", help="a step of the run, a candidate's id, or best")
+    parser.add_argument("b", metavar="B", help="likewise")
+    _runs_option(parser)
+
+
+def _lessons(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(
+        commands, "lessons", "cli_lessons:lessons", "show what was measured to help or to hurt, or prune it"
+    )
+    parser.add_argument("--task", help="only this task's")
+    parser.add_argument("--drop", nargs="+", metavar="ID", help="forget these")
+    parser.add_argument("--keep", type=int, metavar="N", help="forget all but the N largest effects")
     _runs_option(parser)
 
 

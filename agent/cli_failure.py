@@ -18,6 +18,7 @@ class Exit(IntEnum):
     NOT_PASSED = 1  # the candidate, or every candidate of the run, did not pass
     USAGE = 2  # bad usage or bad input
     ENVIRONMENT = 3  # this machine cannot do it: no key, no GPU, an unwritable folder, a judge that does not start
+    WAITING = 4  # a run waits for a reply; its record is whole
     INTERNAL = 70  # a fault of ours
     INTERRUPTED = 130
 

@@ -27,23 +27,36 @@ def show(args: argparse.Namespace) -> Exit:
     found = report(record.run, record.attempts)
     folder = Path(config.of(args).runs) / record.run.id
     if args.json:
-        print_json({"report": found, "attempts": record.attempts, "folder": str(folder), "note": record.note})
+        data = {"report": found, "attempts": record.attempts, "folder": str(folder)}
+        print_json({**data, "note": record.note, "ended": _ended(record)})
     else:
-        print_run(console(), found, folder, runs_option(args), f"Note:    {record.note}" if record.note else "")
+        remarks = [f"Note:    {record.note}" if record.note else "", f"Ended:   {_ended(record)}"]
+        print_run(console(), found, folder, runs_option(args), "\n".join(filter(None, remarks)))
     return Exit.OK
+
+
+def _ended(record: Record) -> str:
+    """A run that no session has ended is at work now, or was killed."""
+    if record.end is not None:
+        return record.end.reason
+    return f"not yet, or its process was killed; `coda-synth resume {record.run.id}` goes on with it"
 
 
 def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
     from coda_synth.agent.cli_report import report
     from coda_synth.agent.cli_view import console, print_json
+    from coda_synth.evaluator.serial import to_data
 
     attempt = next((a for a in record.attempts if a.step == args.attempt), None)
     if attempt is None:
         raise Failure(f"run {record.run.id} has no step {args.attempt}; it has {len(record.attempts)} attempts")
+    asked = _texts(args, record, attempt)
     if args.json:
-        print_json(attempt)
+        print_json({**to_data(attempt), **asked})
         return Exit.OK
     screen = console()
+    for name, said in asked.items():
+        screen.print(f"=== {name}\n{said}\n", markup=False, soft_wrap=True)
     text = attempt.candidate.source if attempt.candidate else attempt.reply
     screen.print(f"step {attempt.step}: {attempt.outcome}. {attempt.note}", markup=False)
     screen.print(text, markup=False, soft_wrap=True)
@@ -51,6 +64,15 @@ def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
         for part in report(attempt.evaluation, text, "candidate"):
             screen.print(part)
     return Exit.OK
+
+
+def _texts(args: argparse.Namespace, record: Record, attempt: Attempt) -> dict[str, str]:
+    """What was asked and answered, as far as the run's folder holds it."""
+    from coda_synth.runs.store import step_name
+
+    folder = Path(config.of(args).runs) / record.run.id / step_name(attempt.step)
+    files = {"prompt": folder / "prompt.md", "reply": folder / "reply.md"}
+    return {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
 
 
 def leaderboard(args: argparse.Namespace) -> Exit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
 
 if TYPE_CHECKING:
+    from coda_synth.agent.provider import Prompt
     from coda_synth.tasks.spec import TaskSpec
 
 
@@ -97,19 +99,74 @@ def _lines(entry: dict[str, Any]) -> list[str]:
 
 
 def prompt(args: argparse.Namespace) -> Exit:
-    """Prints the first request of a run, word for word."""
+    """Prints a request word for word: the first of a run, or the next one of the run that is named."""
     name = known_task(args.task)
     from coda_synth.agent.cli_view import print_json
-    from coda_synth.agent.prompting import prompt as first_prompt
-    from coda_synth.agent.strategy import choose
-    from coda_synth.tasks.catalog import task
 
-    made = first_prompt(task(name), (), choose(()))
+    made, settings = _next_prompt(args, name) if args.after else _first_prompt(args, name)
+    counts = _tokens(made, settings)
     if args.json:
-        print_json(made)
+        print_json({"system": made.system, "user": made.user, "tokens": counts})
     else:
         print(f"=== system\n{made.system}\n\n=== user\n{made.user}")
+        said = f"{counts['system']:,} of the system text, {counts['user']:,} of the rest, {counts['total']:,} in all"
+        print(f"coda-synth: tokens, {counts['kind']}: {said}", file=sys.stderr)
     return Exit.OK
+
+
+def _first_prompt(args: argparse.Namespace, name: str) -> tuple[Prompt, config.Config]:
+    from coda_synth.agent.cli_session import loop_settings
+    from coda_synth.agent.lessons import load, told
+    from coda_synth.agent.prompting import prompt
+    from coda_synth.agent.strategy import STRATEGIES
+    from coda_synth.coda_api.devices import device
+    from coda_synth.tasks.catalog import task
+
+    settings = config.of(args)
+    known = told(load(Path(settings.runs)), name, device(known_target(settings.target)).name)
+    choice = STRATEGIES[settings.strategy](())
+    return prompt(task(name), (), choice, loop_settings(settings, known)), settings
+
+
+def _next_prompt(args: argparse.Namespace, name: str) -> tuple[Prompt, config.Config]:
+    """As the loop will make it: its system text is the one that the run began with."""
+    from dataclasses import replace
+
+    from coda_synth.agent.asking import SYSTEM
+    from coda_synth.agent.cli_session import loop_settings
+    from coda_synth.agent.prompting import prompt
+    from coda_synth.agent.strategy import STRATEGIES
+    from coda_synth.runs.store import Store
+    from coda_synth.tasks.catalog import task
+
+    store = Store(Path(config.of(args).runs))
+    record = store.read(store.resolve(args.after))
+    if record.run.task != name:
+        raise Failure(f"run {record.run.id} is of the task {record.run.task}, not {name}")
+    settings = config.stored(record.run.settings, args)
+    choice = STRATEGIES[settings.strategy](record.attempts)
+    made = prompt(task(name), record.attempts, choice, loop_settings(settings))
+    kept = store.root / record.run.id / SYSTEM
+    return (replace(made, system=kept.read_text(encoding="utf-8")) if kept.is_file() else made), settings
+
+
+def _tokens(made: Prompt, settings: config.Config) -> dict[str, int | str]:
+    """The service's own count where the chosen provider has a key and such a call; else an estimate, and called so."""
+    from coda_synth.agent.cli_session import provider_of
+    from coda_synth.agent.provider import Paid, ProviderError
+    from coda_synth.agent.tokens import estimate
+
+    system, user, kind = estimate(made.system), estimate(made.user), "estimated"
+    total = system + user
+    try:
+        author = provider_of(settings) if settings.provider in ("anthropic", "openai") else None
+        counted = author.count(made) if isinstance(author, Paid) else None
+    except ProviderError as error:
+        counted, kind = None, f"estimated ({error})"
+    if counted is not None:
+        system = round(counted * system / total)
+        user, total, kind = counted - system, counted, "counted by the service, split by length"
+    return {"system": system, "user": user, "total": total, "kind": kind}
 
 
 def doctor(args: argparse.Namespace) -> Exit:

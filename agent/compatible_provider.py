@@ -44,6 +44,25 @@ class OpenAICompatible:
         self._options = options
         self.model = options.model
 
+    @property
+    def max_output_tokens(self) -> int:
+        return self._options.max_output_tokens
+
+    def check(self) -> None:
+        """Servers may lack the list of models; only one that has it can say that the model is missing."""
+        try:
+            listed = retry.call(self._service, lambda: [m.id for m in self._client.models.list()])
+        except ProviderError as error:
+            if "has no model" in str(error) or "refuses the request" in str(error):
+                return
+            raise
+        if listed and self.model not in listed:
+            shown = ", ".join(listed[:8])
+            raise ProviderError(f"the server at {self._base_url} has no model {self.model!r}; it has {shown}")
+
+    def count(self, prompt: Prompt) -> int | None:
+        return None
+
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
         answer = retry.call(self._service, lambda: self._once(request.prompt))
@@ -55,11 +74,12 @@ class OpenAICompatible:
         )
 
     def _once(self, prompt: Prompt) -> _Answer:
-        """No limit on the answer's length is sent: each server knows what fits into its model's window."""
+        """Unless a budget counts on it, no limit on the answer's length is sent: each server knows its own."""
+        limit: Any = {"max_tokens": self._options.max_output_tokens} if self._options.bounded else {}
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
         text, finish, model, usage = "", "", "", None
         with self._client.chat.completions.create(
-            model=self.model, messages=messages, stream=True, stream_options={"include_usage": True}
+            model=self.model, messages=messages, stream=True, stream_options={"include_usage": True}, **limit
         ) as stream:
             for chunk in retry.within(stream, self._options.seconds):
                 model, usage = chunk.model or model, chunk.usage or usage

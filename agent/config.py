@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-PROVIDERS = ("planner", "scripted", "anthropic", "openai", "openai-compatible")
+PROVIDERS = ("planner", "scripted", "exchange", "anthropic", "openai", "openai-compatible")
+STRATEGIES = ("refine", "beam", "best-of-n", "tuner-only")
 DEVICES = ("auto", "cpu", "cuda")
 ENVIRONMENT = "CODA_SYNTH_"
 
@@ -21,30 +22,60 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What every command may need. minutes: wall-clock budget of one run; runs: the folder of the record."""
+    """What every command may need; docs/cli.md says what each setting means. Numbers that may be None have no limit."""
 
     provider: str = "planner"
     model: str | None = None
+    fallback: str | None = None
     base_url: str | None = None
     replies: str | None = None
+    effort: str | None = None
+    max_output_tokens: int | None = None
+    strategy: str = "refine"
+    tune: int = 0
     attempts: int = 6
     minutes: float = 8.0
+    tokens: int | None = None
+    usd: float = 5.0
+    gpu_seconds: float | None = None
+    within: float | None = None
+    patience: int | None = None
+    allow_unpriced: bool = False
+    wait: bool = True
     device: str = "auto"
     target: str = "sm_90"
     runs: str = "runs"
     seed: int | None = None
+    call_seconds: float = 900.0
+    build_seconds: float = 180.0
+    check_seconds: float = 60.0
+    device_seconds: float = 180.0
+    measure_seconds: float = 420.0
 
     def __post_init__(self) -> None:
         _one_of("provider", self.provider, PROVIDERS)
+        _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("device", self.device, DEVICES)
         if self.attempts < 1:
             raise ConfigError(f"attempts = {self.attempts}: a run needs at least one")
-        if not 0 < self.minutes < float("inf"):
-            raise ConfigError(f"minutes = {self.minutes}: it must be a positive number")
+        if self.tune < 0:
+            raise ConfigError(f"tune = {self.tune}: it must be 0 or more")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name} = {value}: it must be a positive number")
 
 
 NAMES = tuple(field.name for field in fields(Config))
-_NUMBERS: dict[str, type] = {"attempts": int, "minutes": float, "seed": int}
+_INTEGERS = ("max_output_tokens", "tune", "attempts", "tokens", "patience", "seed")
+_REALS = (
+    *("minutes", "usd", "gpu_seconds", "within"),
+    *("call_seconds", "build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
+)
+_SWITCHES = ("allow_unpriced", "wait")
+_POSITIVE = (*_REALS, "tokens", "patience", "max_output_tokens")
+_KINDS: dict[str, type] = {**dict.fromkeys(_INTEGERS, int), **dict.fromkeys(_REALS, float)}
+_SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def load(folder: Path, environ: Mapping[str, str], flags: Mapping[str, object]) -> Config:
@@ -55,6 +86,19 @@ def load(folder: Path, environ: Mapping[str, str], flags: Mapping[str, object]) 
             if value is not None:
                 chosen[name] = _typed(name, value, source)
     return replace(Config(), **chosen)  # type: ignore[arg-type]
+
+
+def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
+    """The settings of a run that goes on: as it was begun, with what this command line and this machine say over it.
+
+    Where the record lies, and on what device to work, belongs to the machine and not to the run.
+    """
+    here = of(args)
+    begun = {name: value for name, value in kept.items() if name in NAMES and name not in ("runs", "device")}
+    given = {name: value for name in NAMES if (value := getattr(args, name, None)) is not None}
+    chosen = {name: _typed(name, value, "the run's settings") for name, value in begun.items()}
+    chosen |= {name: _typed(name, value, "the command line") for name, value in given.items()}
+    return replace(Config(), **{**chosen, "runs": here.runs, "device": here.device})  # type: ignore[arg-type]
 
 
 def of(args: argparse.Namespace) -> Config:
@@ -88,7 +132,12 @@ def _typed(name: str, value: object, source: str) -> object:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; the settings are {', '.join(NAMES)}"
         raise ConfigError(f"{source}: there is no setting {name!r}{hint}")
-    kind = _NUMBERS.get(name, str)
+    if name in _SWITCHES:
+        said = value if isinstance(value, bool) else _SAID.get(str(value).lower())
+        if said is None:
+            raise ConfigError(f"{source}: {name} = {value!r} must be true or false")
+        return said
+    kind = _KINDS.get(name, str)
     if kind is str and not isinstance(value, (str, Path)):
         raise ConfigError(f"{source}: {name} = {value!r} must be text")
     if isinstance(value, bool) or (kind is int and isinstance(value, float)):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODA_SYNTH_API_KEY")
 LIBRARIES = ("torch", "triton", "numpy", "rich", "anthropic", "openai", "tenacity")
 ESSENTIAL = ("torch", "triton", "numpy", "rich")
 

@@ -33,6 +33,7 @@ _OUTCOMES = {
     "duplicate": "not judged again",
     "no_program": "there was nothing to judge",
     "truncated": "there was nothing to judge",
+    "too_long": "you did not see the prompt",
     "refused": "you declined; this is ordinary compiler work, so write the program",
     "interrupted": "the judging was broken off by the user",
 }

@@ -5,26 +5,37 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from coda_synth.agent.asking import SYSTEM, Asking, TooDear
+from coda_synth.agent.budget import Budget, Stop, used_up
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
+from coda_synth.agent.exchange import Awaited
+from coda_synth.agent.fallback import every, serving
+from coda_synth.agent.feedback import feedback
 from coda_synth.agent.prompting import prompt
-from coda_synth.agent.provider import Provider, Reply, Request
+from coda_synth.agent.provider import Prompt, Provider, ProviderError, Reply
 from coda_synth.agent.reply import NoProgram, clean, extract
-from coda_synth.agent.strategy import choose
+from coda_synth.agent.sameness import Sameness
+from coda_synth.agent.strategy import STRATEGIES, Choice, with_tuning
+from coda_synth.agent.tuner import Exhausted
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
+from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.trace import Graph
 from coda_synth.runs.ranking import best
 from coda_synth.runs.record import Attempt
-from coda_synth.runs.store import RunWriter
+from coda_synth.runs.store import RunWriter, step_name
 
 if TYPE_CHECKING:
     from coda_synth.tasks.spec import TaskSpec
 
+__all__ = ["Budget", "Judge", "Outcome", "Settings", "Stop", "synthesize"]
+
 REFUSALS = 2  # in a row; the same question again will not be answered
+REPORT = "report.md"
 _TRUNCATED = "the reply ended before it was complete; answer with the program alone, and think in fewer words"
+_TOO_LONG = "the prompt did not fit into the model's window; the next one is shorter"
 
 
 class Judge(Protocol):
@@ -39,20 +50,17 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The budgets of one run. minutes: wall clock; the step in hand is finished. target: what the author writes for."""
+    """How a run goes. strategy: of STRATEGIES; tune: tries of the tuner at each new best; target: what is written for.
 
-    attempts: int = 6
-    minutes: float = 8.0
+    lessons: measured before, told to the author at the run's start.
+    """
+
+    budget: Budget = field(default_factory=Budget)
     measure: bool = True
     target: str = "sm_90"
-
-
-class Stop(StrEnum):
-    ATTEMPTS = "attempts used"
-    MINUTES = "minutes used"
-    DONE = "the author has nothing better"
-    REFUSED = "the author refused"
-    INTERRUPTED = "interrupted"
+    strategy: str = "refine"
+    tune: int = 0
+    lessons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +87,16 @@ def synthesize(
 ) -> Outcome:
     """Runs until a budget is used, the author is done, or Ctrl-C; every attempt is on the disk before the next step.
 
-    Raises ProviderError, StoreError or the judge's own error where the run cannot go on; the record is then whole up to
-    that step, and `writer.attempts` holds it.
+    Goes on where the writer's run was left: all that it knows of earlier steps it reads from the record. Raises
+    ProviderError, StoreError or the judge's own error where the run cannot go on; the record is then whole up to that
+    step, and `writer.attempts` holds it.
     """
     run = _Run(task, provider, judge, writer, settings, on_event)
     try:
         stop, detail = run.until_stopped()
     except KeyboardInterrupt:
         stop, detail = Stop.INTERRUPTED, ""
+    writer.end(stop.value, detail)
     return Outcome(writer.attempts, best(writer.attempts), stop, detail)
 
 
@@ -101,55 +111,98 @@ class _Run:
     settings: Settings
     on_event: Callable[[Event], None]
 
-    def until_stopped(self) -> tuple[Stop, str]:
-        deadline = time.monotonic() + 60 * self.settings.minutes
-        graph = functools.cache(lambda: self.judge.trace(self.task.name))
-        while True:
-            history = self.writer.attempts
-            if _refused(history):
-                return Stop.REFUSED, history[-1].note
-            if len(history) >= self.settings.attempts:
-                return Stop.ATTEMPTS, ""
-            if time.monotonic() >= deadline:
-                return Stop.MINUTES, ""
-            self.on_event(StepStarted(len(history) + 1, self.settings.attempts))
-            choice = choose(history)
-            request = Request(self.task.name, prompt(self.task, history, choice, self.settings.target), history, graph)
-            reply = self.provider.propose(request)
-            if reply.outcome == "done":
-                return Stop.DONE, clean(reply.text).strip()
-            self._take(reply, choice.parent)
+    def __post_init__(self) -> None:
+        self.asking = Asking(self.provider, self.writer, self.settings.budget)
+        self.sameness = Sameness(signature(self.task, self.task.dtypes[0]))
+        self.strategy = with_tuning(STRATEGIES[self.settings.strategy], self.settings.tune)
+        self.graph: Callable[[], Graph] = functools.cache(lambda: self.judge.trace(self.task.name))
 
-    def _take(self, reply: Reply, parent: str | None) -> None:
-        """From the reply to an attempt on the disk."""
+    def until_stopped(self) -> tuple[Stop, str]:
+        while (over := self._over()) is None:
+            history = self.writer.attempts
+            self.on_event(StepStarted(len(history) + 1, self.settings.budget.attempts))
+            try:
+                choice = self.strategy(history)
+                reply = self._reply(choice)
+            except (Exhausted, TooDear, Awaited) as end:
+                return _why(end)
+            if reply.outcome in ("done", "stuck"):
+                return Stop.DONE if reply.outcome == "done" else Stop.STUCK, clean(reply.text).strip()
+            self._take(reply, choice)
+        return over
+
+    def _over(self) -> tuple[Stop, str] | None:
+        history = self.writer.attempts
+        patience = max(REFUSALS, len(every(self.provider)))
+        if len(history) >= patience and all(a.outcome == "refused" for a in history[-patience:]):
+            return Stop.REFUSED, history[-1].note
+        if len(history) > 1 and all(a.outcome == "too_long" for a in history[-2:]):
+            raise ProviderError(
+                f"{history[-1].reply} (this was the shortest prompt; name a model with a larger window)"
+            )
+        return used_up(self.settings.budget, history)
+
+    def _reply(self, choice: Choice) -> Reply:
+        """A reply that was paid for earlier, the tuner's, or the author's."""
         step = len(self.writer.attempts) + 1
-        read = self._read(step, reply, parent)
-        attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply)
+        kept = self.asking.kept(step)
+        if kept is not None:
+            return kept
+        if choice.candidate is not None:
+            return Reply(choice.note)
+        return self.asking.ask(step, self.task.name, self._prompt(choice), self.graph)
+
+    def _prompt(self, choice: Choice) -> Prompt:
+        """The system text of a run is written once and then read, so that it stays the same to the byte."""
+        told = prompt(self.task, self.writer.attempts, choice, self.settings)
+        system = self.writer.kept(SYSTEM)
+        if system is None:
+            self.writer.keep(SYSTEM, told.system)
+        return told if system is None else replace(told, system=system)
+
+    def _take(self, reply: Reply, choice: Choice) -> None:
+        """From the reply to an attempt on the disk."""
+        started = time.monotonic()
+        step = len(self.writer.attempts) + 1
+        read = self._read(step, reply, choice)
+        attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply, choice.note)
+        attempt = replace(attempt, seconds=round(reply.usage.seconds + time.monotonic() - started, 3))
+        self.writer.keep(f"{step_name(step)}/{REPORT}", _report(attempt))
         self.writer.append(attempt)
         self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))
 
-    def _read(self, step: int, reply: Reply, parent: str | None) -> Candidate | Attempt:
+    def _read(self, step: int, reply: Reply, choice: Choice) -> Candidate | Attempt:
         """A candidate to judge, or else the attempt that there is without judging."""
         if reply.outcome == "refused":
             return Attempt(step, "refused", usage=reply.usage, note=clean(reply.text))
-        if reply.outcome == "truncated":
-            return Attempt(step, "truncated", usage=reply.usage, note=_TRUNCATED, reply=clean(reply.text))
+        if reply.outcome in ("truncated", "too_long"):
+            note = _TRUNCATED if reply.outcome == "truncated" else _TOO_LONG
+            return Attempt(step, reply.outcome, usage=reply.usage, note=note, reply=clean(reply.text))
         try:
-            source = extract(reply.text)
+            candidate = self._candidate(reply, choice)
         except NoProgram as correction:
             return Attempt(step, "no_program", usage=reply.usage, note=str(correction), reply=clean(reply.text))
-        candidate = Candidate(self.task.name, source, self._author(reply), parent)
-        for earlier in self.writer.attempts:
-            if earlier.evaluation is not None and earlier.evaluation.candidate == candidate.id:
-                note = f"the same program as in step {earlier.step}, which was judged already"
-                return Attempt(step, "duplicate", candidate, usage=reply.usage, note=note)
+        if found := self.sameness.earlier(candidate, self.writer.attempts):
+            earlier, how = found
+            note = f"{how} step {earlier.step}, which was judged already"
+            return Attempt(step, "duplicate", candidate, usage=reply.usage, note=note)
         return candidate
 
-    def _author(self, reply: Reply) -> str:
-        model = reply.model or self.provider.model
-        return f"{self.provider.name}/{model}" if model else self.provider.name
+    def _candidate(self, reply: Reply, choice: Choice) -> Candidate:
+        history = self.writer.attempts
+        last = history[-1] if history else None
+        if last is not None and last.outcome == "interrupted" and last.candidate is not None:
+            return last.candidate
+        if choice.candidate is not None:
+            return choice.candidate
+        return Candidate(self.task.name, extract(reply.text), self._author(reply), choice.parent)
 
-    def _judge(self, step: int, candidate: Candidate, reply: Reply) -> Attempt:
+    def _author(self, reply: Reply) -> str:
+        author = serving(self.provider, self.writer.attempts)
+        model = reply.model or author.model
+        return f"{author.name}/{model}" if model else author.name
+
+    def _judge(self, step: int, candidate: Candidate, reply: Reply, note: str) -> Attempt:
         """Whatever breaks the judging off, the candidate has been paid for and is kept."""
         try:
             evaluation = self.judge.evaluate(
@@ -161,8 +214,16 @@ class _Run:
             note = "its judging was broken off"
             self.writer.append(Attempt(step, "interrupted", candidate, usage=reply.usage, note=note))
             raise
-        return Attempt(step, "evaluated", candidate, evaluation, reply.usage)
+        return Attempt(step, "evaluated", candidate, evaluation, reply.usage, note)
 
 
-def _refused(history: tuple[Attempt, ...]) -> bool:
-    return len(history) >= REFUSALS and all(a.outcome == "refused" for a in history[-REFUSALS:])
+def _why(end: Exhausted | TooDear | Awaited) -> tuple[Stop, str]:
+    if isinstance(end, TooDear):
+        return end.stop, str(end)
+    return Stop.WAITING if isinstance(end, Awaited) else Stop.DONE, str(end)
+
+
+def _report(attempt: Attempt) -> str:
+    """What the author is told of an attempt, for a person who looks into the folder."""
+    where = f"Program: candidates/{attempt.candidate.id}.coda\n\n" if attempt.candidate else ""
+    return f"{where}{feedback(attempt)}\n"

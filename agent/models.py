@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+from coda_synth.agent.provider import ProviderError
 
 _MILLION = 1_000_000
 
@@ -72,6 +76,17 @@ def usd(model: str, tokens: Tokens) -> float | None:
     return (spent_in + spent_out) / _MILLION
 
 
+def worst_usd(model: str, input_tokens: int, output_tokens: int) -> float | None:
+    """What a call of this size can cost at most: its input at the dearest rate, as if all were written to a cache."""
+    known = price(model)
+    if known is None:
+        return None
+    rate = max(known.input, known.cache_write_5m or 0.0, known.cache_write_1h or 0.0)
+    long = known.long_from is not None and input_tokens > known.long_from
+    times_in, times_out = (known.long_input, known.long_output) if long else (1.0, 1.0)
+    return (input_tokens * rate * times_in + output_tokens * known.output * times_out) / _MILLION
+
+
 def _dated(model: str, name: str) -> bool:
     rest = model.removeprefix(name + "-").replace("-", "")
     return model.startswith(name + "-") and len(rest) == 8 and rest.isdigit()
@@ -79,5 +94,15 @@ def _dated(model: str, name: str) -> bool:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    text = files("coda_synth.agent").joinpath("models.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    """The package's file, and over it the user's own: a file of the same form that CODA_SYNTH_MODELS names."""
+    table = tomllib.loads(files("coda_synth.agent").joinpath("models.toml").read_text(encoding="utf-8"))
+    own = os.environ.get("CODA_SYNTH_MODELS")
+    if own:
+        try:
+            mine = tomllib.loads(Path(own).read_text(encoding="utf-8"))
+            [Price(**row) for row in mine.get("prices", {}).values()]
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+            raise ProviderError(f"the price table {own} (CODA_SYNTH_MODELS) cannot be read: {error}") from None
+        for name in ("defaults", "prices"):
+            table[name] = {**table[name], **mine.get(name, {})}
+    return table

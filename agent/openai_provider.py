@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from coda_synth.agent import models, retry
-from coda_synth.agent.provider import Options, ProviderError, Reply, Request, checked_url, required_key
+from coda_synth.agent.provider import Options, Prompt, ProviderError, Reply, Request, checked_url, required_key
 from coda_synth.runs.record import Usage
 
 KEY = "OPENAI_API_KEY"
@@ -26,6 +26,22 @@ class OpenAI:
         self._options = options
         self._base_url = checked_url(options.base_url)
         self.model = options.model or models.default_model(self.name)
+
+    @property
+    def max_output_tokens(self) -> int:
+        return self._options.max_output_tokens
+
+    def check(self) -> None:
+        retry.call(self._service, lambda: self._client.models.retrieve(self.model))
+
+    def count(self, prompt: Prompt) -> int | None:
+        found = retry.call(
+            self._service,
+            lambda: self._client.responses.input_tokens.count(
+                model=self.model, instructions=prompt.system, input=[{"role": "user", "content": prompt.user}]
+            ),
+        )
+        return int(found.input_tokens)
 
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()

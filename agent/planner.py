@@ -22,12 +22,14 @@ class Planner:
     def propose(self, request: Request) -> Reply:
         """The derived program, first as it is, then with a schedule that the attempts so far suggest.
 
-        "done" with the reason as text where a rule is missing (the node that stopped it, and what would be needed) or
-        where no schedule is left to try.
+        "stuck" where a rule is missing, with the node that stopped it and what would be needed; "done" where no
+        schedule is left to try.
         """
         try:
             plan = derive(request.graph())
             proposal = next_schedule(kernel_names(plan), request.attempts)
-        except (Stuck, TraceError, Exhausted) as end:
+        except (Stuck, TraceError) as end:
+            return Reply(str(end), outcome="stuck", model=self.model)
+        except Exhausted as end:
             return Reply(str(end), outcome="done", model=self.model)
         return Reply(f"```python\n{emit(plan, proposal.hints, proposal.reason)}```\n", model=self.model)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
+from coda_synth.agent.budget import Budget, remaining
 from coda_synth.agent.feedback import feedback, line
 from coda_synth.agent.provider import Prompt
 from coda_synth.agent.strategy import NO_CHOICE, REPAIRS, Choice
+from coda_synth.agent.untried import untried
 from coda_synth.coda_api.cost import bound_s
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.schedule import HINTS
@@ -23,17 +25,67 @@ if TYPE_CHECKING:
     from coda_synth.coda_api.program import Signature
     from coda_synth.tasks.spec import TaskSpec
 
+_ASK = "Send one program that repairs or improves on these."
 LONGEST_REPLY = 2000  # characters of a reply without a program that its author sees again
 
 
+class Told(Protocol):
+    """What a prompt depends on beside task and history: the loop's settings."""
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def lessons(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The settings of a prompt that belongs to no run."""
+
+    budget: Budget = field(default_factory=Budget)
+    target: str = "sm_90"
+    lessons: tuple[str, ...] = ()
+
+
 def prompt(
-    task: TaskSpec, history: tuple[Attempt, ...] = (), choice: Choice = NO_CHOICE, target: str = "sm_90"
+    task: TaskSpec, history: tuple[Attempt, ...] = (), choice: Choice = NO_CHOICE, told: Told | None = None
 ) -> Prompt:
-    """What a model is told at this step of a run; without a history, its first request. target: as for the judge."""
+    """What a model is told at this step of a run; without a history, its first request. told: the run's settings."""
+    told = told or Plain()
     examples = {name: worked_candidate(name) for name in task_names()}
-    told = _history(history, choice) if history else None
-    system, user = build_prompt(_words(), HINTS, examples, _task(task, target), _shapes(task, target), told)
-    return Prompt(system, user)
+    shown = history if history and not choice.alone else ()
+    system, user = build_prompt(
+        _words(),
+        HINTS,
+        examples,
+        _task(task, told.target),
+        _shapes(task, told.target),
+        _history(task, shown, choice, told.budget) if shown else None,
+        device=_device(told.target),
+        lessons=told.lessons,
+    )
+    return Prompt(system, f"{user}\n\n{choice.hint}" if choice.hint and not shown else user)
+
+
+def as_text(told: Prompt) -> str:
+    """The whole prompt as one text, for people and for the exchange."""
+    return f"{told.system}\n\n{told.user}\n"
+
+
+def _device(target: str) -> list[str]:
+    """What an author can reckon with; sustained rates, as measured."""
+    part = device(target)
+    per_byte = part.matmul_flops_per_s / part.copy_bytes_per_s
+    return [
+        f"{part.name} ({part.target}): {part.sms} SMs, {part.shared_bytes:,} bytes of shared memory a block, "
+        f"{part.l2_bytes >> 20} MiB of L2 cache.",
+        f"16-bit GEMMs run at up to {part.matmul_flops_per_s / 1e12:.0f} TFLOP/s, memory at up to "
+        f"{part.copy_bytes_per_s / 1e12:.2f} TB/s: one byte moved costs as much as {per_byte:.0f} FLOP.",
+    ]
 
 
 @functools.cache
@@ -53,7 +105,7 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
     return {
         "name": task.name,
         "summary": task.summary,
-        "source": inspect.getsource(task.reference).strip(),
+        "source": task.reference_source.strip(),
         "header": f"def {task.name}({parameters}):",
         "outputs": ", ".join(outputs),
         "weights": _with_role(typed, "weight") + (f". In-place inputs: {in_place}" if in_place != "none" else ""),
@@ -75,14 +127,22 @@ def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float]]:
     ]
 
 
-def _history(history: tuple[Attempt, ...], choice: Choice) -> Mapping[str, object]:
-    """The candidate to work on, the best, and a line for each of the others."""
+def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, budget: Budget) -> Mapping[str, object]:
+    """The candidate to work on, the best, a line for each of the others, and what is left to do it with.
+
+    After a prompt that was too long for the model, only what the next program cannot be written without.
+    """
     focus = _focus(choice)
     shown = {a.step for a in (focus, choice.best) if a is not None}
+    short = history[-1].outcome == "too_long"
+    typed = signature(task, task.dtypes[0])
     return {
         "last": _shown(focus, _remark(choice, focus)),
-        "best": _shown(choice.best) if choice.best is not None else None,
-        "others": [line(a) for a in history if a.step not in shown],
+        "best": _shown(choice.best) if choice.best is not None and not short else None,
+        "others": [] if short else [line(a) for a in history if a.step not in shown],
+        "untried": [] if short else untried(typed, history),
+        "left": f"{remaining(budget, history)}.",
+        "ask": f"{choice.hint} {_ASK}".strip(),
     }
 
 

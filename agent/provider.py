@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from coda_synth.evaluator.trace import Graph
 from coda_synth.runs.record import Attempt, Usage
@@ -19,6 +19,10 @@ class ProviderError(Exception):
     """
 
 
+class PromptTooLong(ProviderError):
+    """The prompt does not fit into the model's window; a shorter one may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a provider may be told; each takes what it needs. Keys are never here: providers read the environment."""
@@ -27,6 +31,8 @@ class Options:
     base_url: str = ""  # "": the service's own address
     replies: Path | None = None  # what the scripted provider replays
     max_output_tokens: int = 64_000  # thinking included
+    bounded: bool = False  # a server of one's own is told max_output_tokens too, because a budget counts on it
+    wait: bool = True  # the exchange waits for a reply; else a missing one ends the session
     effort: str = "high"  # "" leaves it to the service
     seconds: float = 900.0  # wall clock of one call; the SDKs only limit the pause between two reads
 
@@ -47,19 +53,22 @@ class Request:
     prompt: Prompt
     attempts: tuple[Attempt, ...]
     graph: Callable[[], Graph]  # traces the task in the reference child, on first use
+    folder: Path | None = None  # of this step in the run's record; the prompt lies there as prompt.md
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The author's answer. outcome: "text", "refused", "truncated" or "done" (nothing better to propose).
+    """The author's answer. outcome: "text", "refused", "truncated", "too_long" (the prompt does not fit the model),
+    "done" (nothing better to propose) or "stuck" (it cannot make a program for this task at all).
 
-    text: of a refusal, what the service says about it, if anything; of "done", why, if there is more to say.
+    text: of a refusal, what the service says about it, if anything; of "done" and "stuck", why.
     """
 
     text: str
     outcome: str = "text"
     usage: Usage = field(default_factory=Usage)
     model: str = ""  # the id that the service reports
+    idle: float = 0.0  # seconds of waiting for a person, which count for nothing
 
 
 class Provider(Protocol):
@@ -70,6 +79,21 @@ class Provider(Protocol):
 
     def propose(self, request: Request) -> Reply:
         """One reply; raises ProviderError."""
+        ...
+
+
+@runtime_checkable
+class Paid(Provider, Protocol):
+    """An author whose calls go to a model service."""
+
+    max_output_tokens: int
+
+    def check(self) -> None:
+        """Asks the service, at no cost, whether the key is valid and the model there; raises ProviderError."""
+        ...
+
+    def count(self, prompt: Prompt) -> int | None:
+        """The service's own count of the prompt's tokens; None where it has no such call. Raises ProviderError."""
         ...
 
 

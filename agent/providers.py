@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from coda_synth.agent.provider import Options, Provider, ProviderError
 
@@ -15,6 +16,20 @@ def make(name: str, options: Options) -> Provider:
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PROVIDERS)}"
         raise ProviderError(f"there is no provider {name!r}; {hint}")
     return PROVIDERS[name](options)
+
+
+def make_all(name: str, options: Options, fallback: Sequence[str] = ()) -> Provider:
+    """The provider, and behind it those who are asked where it refuses: "model" of the same, or "provider/model"."""
+    authors = [make(name, options)]
+    for entry in fallback:
+        first, _, rest = entry.partition("/")
+        other = (first, rest) if first in PROVIDERS else (name, entry)
+        authors.append(make(other[0], replace(options, model=other[1])))
+    if len(authors) == 1:
+        return authors[0]
+    from coda_synth.agent.fallback import Fallback
+
+    return Fallback(authors)
 
 
 def _planner(options: Options) -> Provider:
@@ -29,6 +44,12 @@ def _scripted(options: Options) -> Provider:
     if options.replies is None:
         raise ProviderError("the provider scripted needs the replies that it replays: --replies PATH")
     return Scripted(options.replies)
+
+
+def _exchange(options: Options) -> Provider:
+    from coda_synth.agent.exchange import Exchange
+
+    return Exchange(options.wait)
 
 
 def _anthropic(options: Options) -> Provider:
@@ -52,6 +73,7 @@ def _compatible(options: Options) -> Provider:
 PROVIDERS: dict[str, Callable[[Options], Provider]] = {
     "planner": _planner,
     "scripted": _scripted,
+    "exchange": _exchange,
     "anthropic": _anthropic,
     "openai": _openai,
     "openai-compatible": _compatible,

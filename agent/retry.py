@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tenacity
-from coda_synth.agent.provider import ProviderError
+from coda_synth.agent.provider import PromptTooLong, ProviderError
 
 T = TypeVar("T")
 E = TypeVar("E")
 FIRST_WAIT = 1.0  # seconds; doubled each time, with jitter, where the service names no time itself
 LONGEST_WAIT = 120.0  # seconds; a service that asks for more is asked again by the user, not by us
 _NO_CREDIT = ("insufficient_quota", "billing_error", "spend_limit", "SpendLimit")
+
+
+_TOO_LONG = ("prompt is too long", "context_length_exceeded", "maximum context length", "exceeds the context")
 
 
 class BrokenStream(Exception):
@@ -55,7 +58,8 @@ def call(service: Service, once: Callable[[], T]) -> T:
         if not _from_service(error, service.sdk):
             raise
         # Not chained: the cause carries the request, and with it the key, into any traceback.
-        raise ProviderError(_scrubbed(_explain(error, service), service)) from None
+        kind = PromptTooLong if _too_long(error) else ProviderError
+        raise kind(_scrubbed(_explain(error, service), service)) from None
 
 
 def within(events: Iterable[E], seconds: float) -> Iterator[E]:
@@ -87,6 +91,12 @@ def _worth_it(error: BaseException, sdk: Any) -> bool:
         return False
     status = getattr(error, "status_code", 200)  # 200, or none at all: an error inside a stream
     return (status in (200, 408, 409, 429) or status >= 500) and (_hint(error) or 0.0) <= LONGEST_WAIT
+
+
+def _too_long(error: Any) -> bool:
+    status, code = getattr(error, "status_code", None), str(getattr(error, "code", "") or "")
+    long = any(mark in str(error) for mark in _TOO_LONG)
+    return status == 413 or code == "context_length_exceeded" or (status == 400 and long)
 
 
 def _no_credit(error: Any) -> bool:

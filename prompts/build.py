@@ -22,6 +22,9 @@ def build_prompt(
     task: Mapping[str, str],
     shapes: Sequence[tuple[str, str, float]],
     history: Mapping[str, object] | None = None,
+    *,
+    device: Sequence[str] = (),
+    lessons: Sequence[str] = (),
 ) -> tuple[str, str]:
     """The system text, which stays the same for a whole run, and the user text of one request.
 
@@ -32,10 +35,18 @@ def build_prompt(
     history: None before the first attempt, else
       last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the
       reply held none;
-      others: one line for every other attempt, oldest first.
+      others: one line for every other attempt, oldest first; untried: a line for each move that no program made;
+      left: the remaining budget; ask: what to do now.
+    device: facts of the part that is written for; lessons: what earlier runs measured. Both lines, both stable.
     Raises TemplateError where a name of `task` is missing or unknown, KeyError for one of an attempt.
     """
-    system = render("system", language=language_reference(words, hints), examples=_examples(examples, task["name"]))
+    system = render(
+        "system",
+        language=language_reference(words, hints),
+        device=_listed(device),
+        lessons=_listed(lessons),
+        examples=_examples(examples, task["name"]),
+    )
     user = render("task", **task, shapes="\n".join(_shape(*row) for row in shapes))
     return system, f"{user}\n\n{_feedback(history)}" if history else user
 
@@ -78,14 +89,21 @@ def _feedback(history: Mapping[str, object]) -> str:
         last_report=last["report"],
         best=_best(best, last["id"]),
         others=_others(others),
+        untried=_listed(history["untried"]),  # type: ignore[arg-type]
+        left=str(history["left"]),
+        ask=str(history["ask"]),
     )
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "None."
 
 
 def _best(best: Mapping[str, str] | None, last: str) -> str:
     if best is None:
         return "No program has passed yet."
     if best["id"] == last:
-        return "It is the program above."
+        return "It is your last program, below."
     return f"{best['id']}: {best['report']}\n\n{_fenced(best['program'])}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
 
-OUTCOMES = ("evaluated", "duplicate", "no_program", "refused", "truncated", "interrupted")
+OUTCOMES = ("evaluated", "duplicate", "no_program", "refused", "truncated", "too_long", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Attempt:
     usage: Usage = field(default_factory=Usage)
     note: str = ""
     reply: str = ""
+    seconds: float = 0.0  # wall clock of author and judge; waiting for a person left out
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -60,3 +61,16 @@ class Run:
     started: str  # ISO 8601, UTC
     version: str
     commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the latest session of a run ended. stop: the loop's word for it ("waiting" where it only pauses)."""
+
+    stop: str
+    detail: str
+    at: str  # ISO 8601, UTC
+
+    @property
+    def reason(self) -> str:
+        return f"{self.stop}: {self.detail}" if self.detail else self.stop

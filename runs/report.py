@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
 from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt, Run
+
+_SHORT = re.compile(r"; | \(")  # where the first thing that a line of a profile says ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def why(attempt: Attempt) -> str:
         errors = [d for d in evaluation.diagnostics if d.severity == "error"] or list(evaluation.diagnostics)
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}"
-    return evaluation.profile[0] if evaluation.profile else attempt.note
+    return attempt.note or (_SHORT.split(evaluation.profile[0])[0] if evaluation.profile else "")
 
 
 def why_best(order: tuple[Attempt, ...]) -> str:

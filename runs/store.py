@@ -18,14 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from coda_synth.evaluator.serial import SerialError, from_data, to_data
-from coda_synth.runs.record import Attempt, Run
+from coda_synth.runs import files
+from coda_synth.runs.record import Attempt, End, Run
 
-HEAD, ATTEMPTS, CANDIDATES = "run.json", "attempts.jsonl", "candidates"
+HEAD, ATTEMPTS, CANDIDATES, STEPS, END = "run.json", "attempts.jsonl", "candidates", "steps", "end.json"
+RESERVED = 1 << 20  # bytes of disk kept free for a reply while it is being paid for
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class StoreError(Exception):
     """The record cannot be written or read; one sentence that says which file, why, and what to do."""
+
+
+class RunHeld(StoreError):
+    """Another process works on this run."""
 
 
 class UnknownRun(StoreError):
@@ -39,6 +45,7 @@ class Record:
     run: Run
     attempts: tuple[Attempt, ...]
     note: str = ""
+    end: End | None = None
 
 
 def default_root(chosen: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -52,13 +59,70 @@ def new_run_id(task: str, now: datetime | None = None) -> str:
     return f"{moment:%Y%m%d-%H%M%S}-{task}-{secrets.token_hex(2)}"
 
 
-class RunWriter:
-    """Appends to one run. `attempts` are those written so far."""
+def step_name(number: int) -> str:
+    """Where the texts of a step lie in its run's folder: what was asked, what was answered, what came of it."""
+    return f"{STEPS}/{number:03}"
 
-    def __init__(self, folder: Path, run: Run) -> None:
+
+class RunWriter:
+    """The only writer of one run: it holds the run's lock until it is closed. `attempts` are those written so far."""
+
+    def __init__(self, folder: Path, run: Run, attempts: tuple[Attempt, ...] = ()) -> None:
+        """Raises RunHeld where another process works on the run, StoreError where its folder cannot be written."""
         self.folder = folder
         self.run = run
-        self.attempts: tuple[Attempt, ...] = ()
+        self.attempts = attempts
+        try:
+            self._lock = files.lock(folder)
+        except files.Held as holder:
+            raise RunHeld(f"run {run.id} is being worked on by {holder}; wait for it, or end that process") from None
+        except OSError as error:
+            raise _cannot("write", folder, error) from error
+
+    def close(self) -> None:
+        """Lets another process work on the run; harmless twice."""
+        self._lock.close()
+
+    def step(self, number: int) -> Path:
+        """The folder of one step, with what was asked and answered as text."""
+        return self.folder / step_name(number)
+
+    def keep(self, name: str, text: str) -> None:
+        """A file of the run, whole and on the disk when this returns; raises StoreError."""
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(path, _encodable(text))
+        except OSError as error:
+            raise _cannot("write", path, error) from error
+
+    def kept(self, name: str) -> str | None:
+        """What was kept under this name; None where nothing was."""
+        path = self.folder / name
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise _cannot("read", path, error if isinstance(error, OSError) else OSError(str(error))) from error
+
+    def reserve(self, name: str) -> None:
+        """Room for a file that must not fail to be written: what it will hold costs money. Raises StoreError."""
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.reserve(path, RESERVED)
+        except OSError as error:
+            raise _cannot("write", path, error) from error
+
+    def release(self, name: str) -> None:
+        """Gives back the room that was reserved and not needed."""
+        files.temporary(self.folder / name).unlink(missing_ok=True)
+
+    def end(self, stop: str, detail: str) -> None:
+        """Notes how this session ended."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.keep(END, json.dumps(to_data(End(stop, detail, now)), indent=2) + "\n")
 
     def append(self, attempt: Attempt) -> None:
         """Writes the candidate's file and then the attempt's line, whole and synced; raises StoreError.
@@ -77,9 +141,10 @@ class RunWriter:
         path = self.folder / ATTEMPTS
         try:
             if attempt.candidate is not None:
-                _replace(self.folder / CANDIDATES / f"{attempt.candidate.id}.coda", attempt.candidate.source)
-            if not _ends_with(path, line):
-                _append(path, line)
+                candidate = self.folder / CANDIDATES / f"{attempt.candidate.id}.coda"
+                files.replace(candidate, _encodable(attempt.candidate.source))
+            if not files.ends_with(path, line):
+                files.append(path, line)
         except OSError as error:
             raise _cannot("write", self.folder, error) from error
         if self.attempts[-1:] != (attempt,):
@@ -108,13 +173,30 @@ class Store:
             raise _cannot("write", self.root, error) from error
         try:
             (folder / CANDIDATES).mkdir()
-            _append(folder / ATTEMPTS, b"")
-            _replace(folder / HEAD, json.dumps(to_data(run), indent=2) + "\n")
-            _sync_folder(self.root)
+            files.append(folder / ATTEMPTS, b"")
+            files.replace(folder / HEAD, json.dumps(to_data(run), indent=2) + "\n")
+            files.sync_folder(self.root)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise _cannot("write", folder, error) from error
         return RunWriter(folder, run)
+
+    def open(self, run_id: str) -> RunWriter:
+        """Goes on with a run: locks it, and takes off a last line that a crash cut short. Raises StoreError."""
+        if run_id not in self.ids():
+            raise self._unknown(run_id)
+        folder = self.root / run_id
+        writer = RunWriter(folder, self.read(run_id).run)
+        try:
+            files.cut_torn_line(folder / ATTEMPTS)
+            (folder / CANDIDATES).mkdir(exist_ok=True)
+            for left in (folder / END, *folder.rglob(".*.tmp")):
+                left.unlink(missing_ok=True)
+            writer.attempts = self.read(run_id).attempts
+        except OSError as error:
+            writer.close()
+            raise _cannot("write", folder, error) from error
+        return writer
 
     def ids(self) -> tuple[str, ...]:
         """Every run, oldest first. A folder without a head is no run: in a checkout our own files lie here."""
@@ -136,11 +218,13 @@ class Store:
         run: Run = _parse(Run, _load_json(_read(head), head), head)
         lines = _read(path).splitlines(keepends=True) if path.exists() else []
         note = ""
-        if lines and _torn(lines[-1]):
+        if lines and files.torn(lines[-1]):
             lines.pop()
             note = f"the last line of {path} was cut off in mid-write and is left out: that attempt is lost"
         attempts = (_attempt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
-        return Record(run, tuple(attempts), note)
+        end = self.root / run_id / END
+        ended = _parse(End, _load_json(_read(end), end), end) if end.exists() else None
+        return Record(run, tuple(attempts), note, ended)
 
     def resolve(self, name: str = "latest") -> str:
         """The id that a person means: an id, a part of exactly one, or "latest" (also ""); raises UnknownRun."""
@@ -167,11 +251,6 @@ def _attempt(line: bytes, where: str) -> Attempt:
     return attempt
 
 
-def _torn(line: bytes) -> bool:
-    """A line is written with one call and ends in a newline; one that does not was cut, even if what is left parses."""
-    return not line.endswith(b"\n") or not line.strip(b"\0\n")
-
-
 def _load_json(data: bytes, where: object) -> Any:
     try:
         return json.loads(data)
@@ -193,46 +272,9 @@ def _read(path: Path) -> bytes:
         raise _cannot("read", path, error) from error
 
 
-def _ends_with(path: Path, line: bytes) -> bool:
-    with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - len(line)))
-        return file.read() == line
-
-
-def _append(path: Path, data: bytes) -> None:
-    """One write call, so that a signal or a kill between two bytecodes cannot leave half a line; then to the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        written = os.write(descriptor, data)
-        if written != len(data):
-            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-            raise OSError(28, "no space left for a whole line", str(path))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    """The file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the names in it durable; some systems cannot open a folder, and there the rename itself must do."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _encodable(text: str) -> str:
+    """A stray half character, which JSON can carry, becomes "?" in a file for people."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cannot(what: str, path: Path, error: OSError) -> StoreError:

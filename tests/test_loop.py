@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
-from coda_synth.agent.loop import Outcome, Settings, Stop, synthesize
+from coda_synth.agent.loop import Budget, Outcome, Settings, Stop, synthesize
 from coda_synth.agent.prompting import prompt
 from coda_synth.agent.provider import Options, ProviderError, Reply, Request
 from coda_synth.agent.scripted import Scripted
@@ -26,7 +26,7 @@ from coda_synth.evaluator.trace import Graph
 from coda_synth.runs.record import Attempt, Run, Usage
 from coda_synth.runs.store import RunWriter, Store
 from coda_synth.tasks.catalog import task as find
-from coda_synth.tasks.catalog import worked_candidate
+from coda_synth.tasks.catalog import task_names, worked_candidate
 
 TASK = find("linear_residual")
 GOOD = worked_candidate("linear_residual")
@@ -34,8 +34,8 @@ LOOPING = GOOD.replace("@program", "for i in range(3):\n    pass\n\n@program")
 
 
 def better(step: int) -> str:
-    """Another text of the same program; the judge below finds longer ones faster."""
-    return GOOD + "# " + "x" * step + "\n"
+    """Another program, by a factor that is almost one; the judge below finds longer ones faster."""
+    return GOOD.replace("+ x", f"+ x * 1.{step + 1:05}") + "# " + "x" * step + "\n"
 
 
 @dataclass
@@ -122,14 +122,14 @@ def test_a_run_ends_with_its_best_candidate(tmp_path: Path, writer: RunWriter) -
 
 def test_the_attempts_budget(tmp_path: Path, writer: RunWriter) -> None:
     author = script(tmp_path, *(fenced(better(n)) for n in range(5)))
-    outcome = synthesize(TASK, author, ReadingJudge(), writer, Settings(attempts=2))
+    outcome = synthesize(TASK, author, ReadingJudge(), writer, Settings(Budget(attempts=2)))
     assert (len(outcome.attempts), outcome.reason) == (2, "attempts used")
 
 
 def test_the_minutes_budget_finishes_the_step_in_hand(tmp_path: Path, writer: RunWriter) -> None:
     judge = ReadingJudge(during=lambda candidate: time.sleep(0.1))
     author = script(tmp_path, *(fenced(better(n)) for n in range(5)))
-    outcome = synthesize(TASK, author, judge, writer, Settings(minutes=0.05 / 60))
+    outcome = synthesize(TASK, author, judge, writer, Settings(Budget(minutes=0.05 / 60)))
     assert (len(outcome.attempts), outcome.reason) == (1, "minutes used")
     assert outcome.best is not None
 
@@ -239,7 +239,7 @@ def test_a_failing_judge_stops_the_run_and_keeps_the_candidate(writer: RunWriter
 def test_events_tell_what_happens(tmp_path: Path, writer: RunWriter) -> None:
     told: list[Event] = []
     author = script(tmp_path, fenced(GOOD), fenced(LOOPING), fenced(better(4)))
-    outcome = synthesize(TASK, author, ReadingJudge(), writer, Settings(attempts=3), told.append)
+    outcome = synthesize(TASK, author, ReadingJudge(), writer, Settings(Budget(attempts=3)), told.append)
     assert [type(e) for e in told] == [StepStarted, StageReached, StepEnded] * 3
     assert [e.leads for e in told if isinstance(e, StepEnded)] == [True, False, True]
     assert [e.attempt for e in told if isinstance(e, StepEnded)] == list(outcome.attempts)
@@ -305,7 +305,8 @@ def test_the_first_prompt_holds_the_task_and_not_its_answer() -> None:
     assert header in told.user and header in GOOD
     assert "F.linear" in told.user and "out [T, D] (bfloat16)" in told.user and "llama3-8b: T=8192" in told.user
     assert "check_shapes" not in told.user  # the odd shapes are not shown
-    assert GOOD.strip() not in told.system and worked_candidate("linear_rope").strip() in told.system
+    others = [worked_candidate(name).strip() for name in task_names() if name != TASK.name]
+    assert GOOD.strip() not in told.system and sum(other in told.system for other in others) == 3
     assert "tile_logsumexp" in told.system
 
 
@@ -330,7 +331,7 @@ def test_a_prompt_shows_what_to_work_on_and_what_became_of_the_rest() -> None:
 RUN_UNTIL_KILLED = """
 import itertools, sys
 from pathlib import Path
-from coda_synth.agent.loop import Settings, synthesize
+from coda_synth.agent.loop import Budget, Settings, synthesize
 from coda_synth.agent.prompting import prompt
 from coda_synth.agent.provider import Reply
 from tests.test_loop import TASK, ReadingJudge, better, fenced, new_run
@@ -341,7 +342,7 @@ class Endless:
         print(len(request.attempts), flush=True)
         return Reply(fenced(better(len(request.attempts))))
 
-synthesize(TASK, Endless(), ReadingJudge(), new_run(Path(sys.argv[1])), Settings(attempts=10**6, minutes=60))
+synthesize(TASK, Endless(), ReadingJudge(), new_run(Path(sys.argv[1])), Settings(Budget(attempts=10**6, minutes=60)))
 """
 
 
@@ -375,13 +376,13 @@ def test_no_key_reaches_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with FakeService(fenced(GOOD), key=secret) as service:
         writer = new_run(tmp_path)
         author = make("anthropic", Options(model="ok", base_url=service.url))
-        synthesize(TASK, author, ReadingJudge(), writer, Settings(attempts=1))
+        synthesize(TASK, author, ReadingJudge(), writer, Settings(Budget(attempts=1)))
         service.key = "another"
         with pytest.raises(ProviderError, match="refuses the key in ANTHROPIC_API_KEY"):
-            synthesize(TASK, author, ReadingJudge(), writer, Settings(attempts=2))
+            synthesize(TASK, author, ReadingJudge(), writer, Settings(Budget(attempts=2)))
     assert len(writer.attempts) == 1
     written = [p.read_text() for p in writer.folder.rglob("*") if p.is_file()]
-    assert len(written) == 3
+    assert len(written) > 8
     assert not any(secret in text for text in written)
 
 
