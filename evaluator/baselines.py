@@ -13,14 +13,14 @@ Reference = Callable[[], Tensors]
 NAMES = ("bare_gemm", "eager", "compile")
 
 
-def bare_gemm(task: TaskSpec, sizes: Sizes, dtype: torch.dtype) -> Callable[[], None]:
+def bare_gemm(task: TaskSpec, sizes: Sizes, dtype: torch.dtype, device: str = "cuda") -> Callable[[], None]:
     """The task's GEMMs alone, one torch.mm each, weights as nn.Linear keeps them: the bound to approach."""
     calls = []
     for gemm in task.gemms:
         m, n, k = (Dim.parse(d).size(sizes) for d in gemm)
-        a = torch.randn(m, k, device="cuda", dtype=dtype)
-        b = torch.randn(n, k, device="cuda", dtype=dtype) / k**0.5
-        calls.append((a, b, torch.empty(m, n, device="cuda", dtype=dtype)))
+        a = torch.randn(m, k, device=device, dtype=dtype)
+        b = torch.randn(n, k, device=device, dtype=dtype) / k**0.5
+        calls.append((a, b, torch.empty(m, n, device=device, dtype=dtype)))
 
     def run() -> None:
         for a, b, out in calls:
@@ -33,7 +33,9 @@ def references(task: TaskSpec, inputs: Sequence[Inputs]) -> tuple[dict[str, list
     """The task's reference as its author wrote it and through torch.compile, one callable for each set of inputs, and
     a note for each that does not run here."""
     torch._dynamo.reset()  # its cache of shapes is short, and over it compiled code would silently be eager
-    versions = {"eager": task.reference, "compile": torch.compile(task.reference, dynamic=False)}
+    versions: dict[str, Callable[..., Tensors]] = {"eager": task.reference}
+    if torch.cuda.is_available():
+        versions["compile"] = torch.compile(task.reference, dynamic=False)
     found: dict[str, list[Reference]] = {}
     notes = []
     for name, function in versions.items():
@@ -41,7 +43,8 @@ def references(task: TaskSpec, inputs: Sequence[Inputs]) -> tuple[dict[str, list
             runs = [_bound(function, own) for own in inputs]
             for run in runs:
                 run()
-            torch.cuda.synchronize()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()  # what fails on the device must fail here
             found[name] = runs
         except Exception as error:  # a baseline that this machine cannot run is missing from the table, and said to be
             said = (str(error).splitlines() or [""])[0][:200]
@@ -59,13 +62,9 @@ def _bound(function: Callable[..., Tensors], inputs: Inputs) -> Reference:
 
 
 def line_up(
-    task: TaskSpec, sizes: Sizes, inputs: Inputs, sets: int
+    task: TaskSpec, sizes: Sizes, sets: Sequence[Inputs], device: str
 ) -> tuple[dict[str, Sequence[Callable[[], object]]], list[str]]:
-    """Every baseline that works here, one run for each of `sets` sets of inputs, and notes on those that do not."""
-    dtype = next(v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point())
-    found, notes = references(task, [inputs, *(_cloned(inputs) for _ in range(sets - 1))])
-    return {"bare_gemm": [bare_gemm(task, sizes, dtype) for _ in range(sets)], **found}, notes
-
-
-def _cloned(inputs: Inputs) -> Inputs:
-    return {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+    """Every baseline that works here, one run for each set of inputs, and notes on those that do not."""
+    dtype = next(v.dtype for v in sets[0].values() if isinstance(v, torch.Tensor) and v.is_floating_point())
+    found, notes = references(task, sets)
+    return {"bare_gemm": [bare_gemm(task, sizes, dtype, device) for _ in sets], **found}, notes

@@ -82,6 +82,20 @@ class Checker:
             lines.append(f"the baseline {name} has {float(found['error_ratio']):.3g} of the allowed error")
         return lines
 
+    def check_timed(self, case: Case, answer: Message) -> None:
+        """The outputs of timed runs on inputs that were never checked: the case's own rows in another order."""
+        start = 0
+        for heads in answer.data["sets"]:
+            found = self._decide(case, Message({"tensors": heads}, answer.blobs[start : start + len(heads)]))
+            start += len(heads)
+            if not float(found["error_ratio"]) <= 1.0:
+                said = f"the output of a timed run is wrong, on inputs that were new to it: {found['worst']} ({case})"
+                raise StageFailed(Verdict.INCORRECT, (Diagnostic("WrongWhenTimed", said),))
+
+    def oracle_of(self, case: Case) -> dict[str, object]:
+        """What names a case's oracle to the reference child."""
+        return {"case": to_data(case), **self._task()}
+
     def _decide(self, case: Case, answer: Message) -> Mapping[str, Any]:
         """The reference child's judgement. Whatever befalls that child is the judge's failure, not the candidate's."""
         try:

@@ -71,16 +71,17 @@ def run_checked(bound: Bound) -> list[str]:
     read = {name: g for name, g in bound.inputs.items() if name not in bound.kept}
     written = {**bound.buffers, **{name: bound.inputs[name] for name in bound.kept}}
     before = {name: fingerprint(g.tensor) for name, g in read.items()}
-    first = _run(bound)
+    first = rerun(bound)
     faults = [f"it writes outside its buffer {name!r}" for name, g in written.items() if not g.intact()]
     faults += [f"it changes its input {name!r}" for name, g in read.items() if fingerprint(g.tensor) != before[name]]
     for _ in range(0 if faults else _more_runs(bound)):
-        if unlike := [n for n, bits in _run(bound).items() if bits != first[n]]:
+        if unlike := [n for n, bits in rerun(bound).items() if bits != first[n]]:
             return [f"two runs on the same input give different bits in {', '.join(unlike)}"]
     return faults
 
 
-def _run(bound: Bound) -> dict[str, int]:
+def rerun(bound: Bound) -> dict[str, int]:
+    """One run from poisoned buffers; the fingerprints of its outputs."""
     for buffer in bound.buffers.values():
         buffer.poison()
     bound.restore()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from coda_synth.coda_api.program import Signature
-from coda_synth.evaluator.facts import Case
+from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.tasks.spec import TaskSpec
 
 Inputs = dict[str, torch.Tensor | float]
@@ -37,3 +37,12 @@ def of_rows(inputs: Mapping[str, torch.Tensor | float], signature: Signature, ro
     """The inputs of these rows alone: every tensor that has the row dim first is indexed by them."""
     has_row = {spec.name for spec in signature.inputs if spec.type.dims and str(spec.type.dims[0]) == row}
     return {name: v[rows] if name in has_row and isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+
+
+def rolled(inputs: Mapping[str, torch.Tensor | float], facts: TaskFacts, shift: int) -> Inputs:
+    """The same at other addresses, the rows of every tensor that has the row dim moved down by `shift`."""
+    has_row = {s.name for s in facts.signature.inputs if s.type.dims and str(s.type.dims[0]) == facts.row}
+    return {
+        n: (v.roll(shift, 0) if n in has_row else v.clone()) if isinstance(v, torch.Tensor) else v
+        for n, v in inputs.items()
+    }

@@ -3,42 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import torch
 from coda_synth.evaluator import baselines, timing
-from coda_synth.evaluator.execution import Bound
-from coda_synth.evaluator.inputs import Inputs
+from coda_synth.evaluator.execution import Bound, bind, rerun
+from coda_synth.evaluator.facts import TaskFacts
+from coda_synth.evaluator.inputs import Inputs, rolled
 from coda_synth.evaluator.measured import Measured, Sample
+from coda_synth.evaluator.race import Clock, Lap, Run, race
 from coda_synth.tasks.spec import Sizes, TaskSpec
 
 
-def measure(bound: Bound, task: TaskSpec, sizes: Sizes, inputs: Inputs, seconds: float) -> Measured:
-    """Times a bound candidate for about `seconds`, beside every baseline that runs here."""
-    sets = timing.sets_that_fit(bound, 1 + len(baselines.NAMES))
-    programs = timing.copies(bound, sets)
-    peers, notes = baselines.line_up(task, sizes, inputs, sets)
-    fresh = {"candidate": [p.restore for p in programs]}
-    samples = timing.race({"candidate": [p.launch for p in programs], **peers}, seconds, fresh)
-    clocks = timing.clocks()
+def measure(
+    bound: Bound, task: TaskSpec, facts: TaskFacts, sizes: Sizes, inputs: Inputs, seconds: float, clock: Clock
+) -> tuple[Measured, list[Bound]]:
+    """Times a bound candidate for about `seconds`, beside every baseline that runs here. Also gives the candidate once
+    for each set of inputs, its outputs those of its last timed run; set i's rows are the first set's, moved down."""
+    device = next(iter(bound.buffers.values())).tensor.device.type
+    count = timing.sets_that_fit(bound, 1 + len(baselines.NAMES)) if device == "cuda" else 3
+    sets = [rolled(inputs, facts, shift(i, facts, sizes)) for i in range(count)]
+    programs = [bound, *(bind(bound.generated, own, device) for own in sets[1:])]
+    peers, notes = baselines.line_up(task, sizes, sets, device)
+    candidate = [Lap(p.launch, p.restore) for p in programs]
+    samples = race(
+        {"candidate": candidate, **{n: [Lap(run) for run in runs] for n, runs in peers.items()}}, seconds, clock
+    )
+    state = timing.clocks() if device == "cuda" else ""
     bits = tuple(timing.output_bits(p) for p in programs)
-    graph = _graph(bound, peers, notes, seconds / 2)
+    reruns = tuple(rerun(p) for p in programs)
+    graph = _graph(bound, peers, notes, seconds / 2, clock) if device == "cuda" else {}
     launch_ms = _launch_ms(bound, notes)
-    return Measured(samples, graph, launch_ms, _prepare_ms(bound, inputs), bits, tuple(notes), clocks)
+    prepare_ms = _prepare_ms(bound, inputs, clock)
+    found = Measured(samples, graph, launch_ms, prepare_ms, bits, reruns, tuple(notes), state, clock.name)
+    return found, programs
+
+
+def shift(number: int, facts: TaskFacts, sizes: Sizes) -> int:
+    """By how many rows the inputs of a set are moved down: each set's are new to the cache and to whoever replays."""
+    return number * (sizes[facts.row] // 3 + 1) % sizes[facts.row] if facts.row else 0
 
 
 def _graph(
-    bound: Bound, peers: Mapping[str, Sequence[timing.Run]], notes: list[str], seconds: float
+    bound: Bound, peers: Mapping[str, Sequence[Run]], notes: list[str], seconds: float, clock: Clock
 ) -> dict[str, Sample]:
     """Candidate and bare GEMMs as CUDA graphs, for programs of several launches."""
     if len(bound.generated.launches) < 2:
         return {}
     runs = {"candidate": bound.launch, **{n: peers[n][0] for n in ("bare_gemm",) if n in peers}}
+    before: dict[str, Run] = {"candidate": bound.restore}
     try:
-        captured = {name: [timing.captured(run)] for name, run in runs.items()}
-        return timing.race(captured, seconds, {"candidate": [bound.restore]})
+        laps = {name: [Lap(timing.captured(run), before.get(name, _nothing))] for name, run in runs.items()}
+        return race(laps, seconds, clock)
     except RuntimeError as error:
         notes.append(f"no CUDA graph could be made: {str(error).splitlines()[0][:200]}")
         return {}
+
+
+def _nothing() -> None:
+    """Nothing to put back."""
 
 
 def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, float]:
@@ -51,9 +74,9 @@ def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, float]:
     return found
 
 
-def _prepare_ms(bound: Bound, inputs: Inputs) -> float:
+def _prepare_ms(bound: Bound, inputs: Inputs, clock: Clock) -> float:
     wanted = {name: inputs[name] for name in bound.generated.prepare_arguments}
     if not wanted:
         return 0.0
     with torch.no_grad():
-        return timing.elapsed_ms(lambda: bound.module.prepare(**wanted))
+        return median(clock.laps([Lap(lambda: bound.module.prepare(**wanted))] * 6)[1:])

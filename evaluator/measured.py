@@ -21,7 +21,8 @@ class Sample:
 class Measured:
     """samples, graph: by contestant, "candidate" among them. launch_ms: by call, empty where it could not be seen.
 
-    fingerprints: of the outputs of the last timed runs, one mapping for each set of inputs.
+    fingerprints: of the outputs of the last timed runs, one mapping for each set of inputs. reruns: the same of runs
+    afterwards, untimed and from poisoned buffers. timer: how the time was told.
     """
 
     samples: Mapping[str, Sample]
@@ -29,8 +30,10 @@ class Measured:
     launch_ms: Mapping[str, float]
     prepare_ms: float
     fingerprints: tuple[Mapping[str, int], ...]
+    reruns: tuple[Mapping[str, int], ...]
     notes: tuple[str, ...] = ()
     clocks: str = ""
+    timer: str = ""
 
 
 def summary(times: Sequence[float]) -> Sample:

@@ -44,10 +44,24 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
             bits = checker.check(judge.gpu, case).data["bits"]
         if measure:
             with trial.entering("measure"):
-                trial.profile = [line for line in trial.profile if "modelled" not in line]  # better is coming
-                trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
-                judge.ask_reference("release")
-                _time(judge, checker, label, case, bits)
+                _measure(judge, checker, label, case, bits)
+
+
+def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[str, int]) -> None:
+    """Times one shape; where the GPU's memory does not hold the baselines too, it says so, and the candidate has
+    passed all the same."""
+    trial = checker.trial
+    trial.profile = [line for line in trial.profile if "modelled" not in line]  # better is coming
+    try:
+        trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
+        judge.ask_reference("release", **checker.oracle_of(case))
+        _time(judge, checker, label, case, bits)
+    except ChildRaised as error:
+        if error.raised.kind != "OutOfMemoryError":
+            raise
+        judge.gpu.close()  # its memory is given back with it
+        said = f"{label} does not fit on this GPU beside its baselines, so it was not timed"
+        trial.diagnostics.append(Diagnostic("NotMeasured", said, severity="warning"))
 
 
 # ---- the cases -------------------------------------------------------------------------------------------------------
@@ -95,28 +109,36 @@ def _cut_cases(trial: Trial) -> list[Case]:
 
 def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[str, int]) -> None:
     trial = checker.trial
-    on = _measured_device(trial) or judge.model_device
     with gpu_lock(trial.environment["gpu"]):
         asked = {**checker.run(case), "seconds": judge.limits.race_s}
-        try:
-            reply = judge.gpu.request("measure", judge.limits.measure_s, asked)
-        except ChildRaised as error:
-            if error.raised.kind != "OutOfMemoryError":
-                raise
-            judge.gpu.close()  # the baselines need more room than the candidate: that is not its fault
-            said = f"{label} does not fit on this GPU beside its baselines, so it was not timed"
-            trial.diagnostics.append(Diagnostic("NotMeasured", said, severity="warning"))
-            return
-    found = from_data(Measured, reply.data["measured"])
-    if any(dict(seen) != dict(bits) for seen in found.fingerprints):
-        said = f"a timed run gave other bits than the checked run of the same input ({case})"
-        raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", said),))
+        answer = judge.gpu.request("measure", judge.limits.measure_s, asked)
+    found = from_data(Measured, answer.data["measured"])
+    if said := unlike(found, bits):
+        raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", f"{said} ({case})"),))
+    checker.check_timed(case, answer)
+    trial.environment["timer"] = found.timer
+    trial.environment[f"clocks {label}"] = found.clocks
+    _record(judge, trial, label, case, found)
+
+
+def unlike(found: Measured, bits: Mapping[str, int]) -> str:
+    """What is wrong with the bits of timed outputs, or "": those of the first set of inputs were checked before, and
+    every set must give the same again, untimed and from poisoned buffers."""
+    if dict(found.fingerprints[0]) != dict(bits):
+        return "a timed run gave other bits than the checked run of the same input"
+    if any(dict(timed) != dict(again) for timed, again in zip(found.fingerprints, found.reruns, strict=True)):
+        return "a timed run gave other bits than an untimed run of the same input"
+    return ""
+
+
+def _record(judge: Judge, trial: Trial, label: str, case: Case, found: Measured) -> None:
+    """The timing and the profile of one shape, unless no kernel can be that fast."""
+    on = _measured_device(trial) or judge.model_device
     asked = {**judge.asked(trial), "device": on.name, "sizes": dict(case.sizes)}
     priced = judge.builder.request("price", judge.limits.read_s, asked)
     bound_ms = float(priced.data["bound_ms"])
     launches = from_data(list[LaunchCost], priced.data["launches"])
-    dtype = trial.facts.signature.dtype
-    lines = measured_lines(found, launches, trial.resources, on, dtype)
+    lines = measured_lines(found, launches, trial.resources, on, trial.facts.signature.dtype)
     trial.profile += [f"{label}: {line}" for line in lines]
     timing = _timing(label, case, found, bound_ms, trial)
     if timing.median_ms < bound_ms and _measured_device(trial):

@@ -1,97 +1,42 @@
-"""Timing on a GPU: contestants interleaved in one process, on rotating cold inputs, with a confidence interval.
-
-Every contestant is a list of callables, one per set of inputs, that do the same work. Nothing here judges correctness,
-except that a timed output must have the bits of the checked one.
-"""
+"""The clock on a GPU, from a cold cache, and what else a GPU can tell about a launch. Judges nothing."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from coda_synth.evaluator.buffers import Guarded, fingerprint, guarded, guarded_copy
+from coda_synth.evaluator.buffers import fingerprint
 from coda_synth.evaluator.execution import Bound
 from coda_synth.evaluator.gpu import driver_state
-from coda_synth.evaluator.measured import Sample, summary
+from coda_synth.evaluator.measured import summary
+from coda_synth.evaluator.race import TIMED, UNTIMED, Lap, Run
 
-Run = Callable[[], object]
-_FEWEST, _LEAST, _MOST = 8, 20, 400  # repeats: whatever they take; before a race may end early; at most
-_PRECISE = 0.004  # half the confidence interval over the median at which more repeats are not worth their time
-_WARM_S = 0.6
 _FLUSHES = 4  # each of _FLUSH_BYTES: cold L2, and long enough that the host has launched before the clock starts
 _FLUSH_BYTES = 256 << 20
 
 
-def race(
-    contestants: Mapping[str, Sequence[Run]], seconds: float, before: Mapping[str, Sequence[Run]] = {}
-) -> dict[str, Sample]:
-    """Times the contestants in turn, in an order that alternates, until the medians are known well enough or the time
-    is spent. The clock starts behind a flush of the cache, on the stream, so launch gaps inside a contestant count.
-    before: what puts a contestant's inputs in order ahead of each run, outside its time."""
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    began, warm, turn = time.monotonic(), False, 0
-    while True:
-        order = list(contestants) if turn % 2 == 0 else list(contestants)[::-1]
-        for name, elapsed in _round(order, contestants, before, turn, flush).items():
-            times[name].append(elapsed)
-        turn += 1
-        spent = time.monotonic() - began
-        if not warm and spent > _WARM_S and turn >= 3:
-            warm, times = True, {name: [] for name in contestants}
-        elif warm and (spent > seconds and _fewest(times) >= _FEWEST or _settled(times)):
-            return {name: summary(values) for name, values in times.items() if values}
+class DeviceClock:
+    """The GPU's own clock, on the stream: launch gaps inside a run count, what the host does between runs does not."""
 
+    name = f"CUDA events; bursts of {UNTIMED} untimed and {TIMED} timed runs, each behind a flush of L2"
 
-def _round(
-    order: Sequence[str],
-    contestants: Mapping[str, Sequence[Run]],
-    before: Mapping[str, Sequence[Run]],
-    turn: int,
-    flush: torch.Tensor,
-) -> dict[str, float]:
-    events = {}
-    for name in order:
-        runs = contestants[name]
-        if name in before:
-            before[name][turn % len(runs)]()
+    def __init__(self) -> None:
+        self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def laps(self, laps: Sequence[Lap]) -> list[float]:
+        events = [self._queued(lap) for lap in laps]
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in events]
+
+    def _queued(self, lap: Lap) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        lap.prepare()
         for _ in range(_FLUSHES):
-            flush.zero_()
+            self._flush.zero_()
         start.record()
-        runs[turn % len(runs)]()
+        lap.run()
         end.record()
-        events[name] = (start, end)
-    torch.cuda.synchronize()
-    return {name: start.elapsed_time(end) for name, (start, end) in events.items()}
-
-
-def _fewest(times: Mapping[str, list[float]]) -> int:
-    return min(map(len, times.values()))
-
-
-def _settled(times: Mapping[str, list[float]]) -> bool:
-    repeats = _fewest(times)
-    if repeats < _LEAST:
-        return False
-    found = [summary(values) for values in times.values()]
-    return repeats >= _MOST or all(s.high_ms - s.low_ms <= 2 * _PRECISE * s.median_ms for s in found)
-
-
-def copies(bound: Bound, count: int) -> list[Bound]:
-    """The bound program and count - 1 more with the same values at other addresses."""
-    return [bound, *(_copy(bound) for _ in range(count - 1))]
-
-
-def _copy(bound: Bound) -> Bound:
-    def fresh(of: Guarded) -> Guarded:
-        return guarded(tuple(of.tensor.shape), of.tensor.dtype, "cuda")
-
-    bound.restore()
-    inputs = {name: guarded_copy(g.tensor, "cuda") for name, g in bound.inputs.items()}
-    buffers = {name: fresh(g) for name, g in bound.buffers.items()}
-    return Bound(bound.generated, bound.module, inputs, buffers, bound.numbers, bound.kept)
+        return start, end
 
 
 def sets_that_fit(bound: Bound, contestants: int) -> int:
@@ -131,20 +76,6 @@ def launch_times(bound: Bound, repeats: int = 8) -> dict[str, float]:
     for i, launch in enumerate(launches):
         found[launch.call] = found.get(launch.call, 0.0) + summary(lengths[i :: len(launches)]).median_ms
     return found
-
-
-def elapsed_ms(run: Run, repeats: int = 5) -> float:
-    """The median of a few runs by themselves, after one that warms up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return summary(times).median_ms
 
 
 def output_bits(bound: Bound) -> dict[str, int]:
