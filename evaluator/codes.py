@@ -46,6 +46,6 @@ def half_steps(magnitude: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tenso
     """Half the distance from a code to the next larger and to the next smaller one; a power of two is nearer below."""
     bits, smallest = FORMATS[dtype]
     fraction, exponent = torch.frexp(magnitude)
-    power = (exponent - 1).clamp(min=smallest).double()
+    power = torch.where(magnitude == 0, smallest, (exponent - 1).clamp(min=smallest)).double()
     half = torch.exp2(power - bits - 1)
     return half, torch.where((fraction == 0.5) & (exponent - 1 > smallest), half / 2, half)

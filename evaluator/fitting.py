@@ -8,13 +8,14 @@ of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 
 from coda_synth.coda_api.dims import Dim, DimSizeError
 from coda_synth.coda_api.program import Call, Kernel, Program, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 
-ALIGNED = 8  # elements: 16 bytes of a 2-byte dtype, what a TMA descriptor wants of a row
+_ROW_BYTES = 16  # what a TMA descriptor wants of a row, or a multiple of it
 _LIMIT = 1 << 16
 
 
@@ -22,20 +23,24 @@ def fit_sizes(
     program: Program, base: Mapping[str, int], schedules: Mapping[str, Schedule], tiles: int, *, aligned: bool
 ) -> dict[str, int]:
     """`base` with every free symbol at the least size that gives each kernel more than `tiles` whole tiles along rows,
-    columns and depth; aligned: every dim it touches is a multiple of 8 elements, otherwise odd where that is possible.
+    columns and depth; aligned: every row it touches is a multiple of 16 bytes, otherwise odd where that is possible.
 
     Symbols that set the width of a group (a head) keep their size in `base`, since a tile must hold whole groups.
     """
     needs = _needs(program, schedules, tiles)
     dims = _all_dims(program)
+    step = _ROW_BYTES // _narrowest(program) if aligned else 1
     sizes = dict(base)
     for symbol in sorted({s for dim, _ in needs for s in dim.symbols} - _group_symbols(program)):
-        sizes[symbol] = next(v for v in count(1) if v >= _LIMIT or _fits(symbol, v, sizes, needs, dims, aligned))
+        fits = partial(_fits, symbol, sizes=sizes, needs=needs, dims=dims, step=step)
+        least = next(v for v in count(1) if v >= _LIMIT or fits(v))
+        odd = (v for v in range(least | 1, 2 * least + 2, 2) if not aligned and fits(v))
+        sizes[symbol] = next(odd, least)  # a multiple of a group's width is never odd
     return sizes
 
 
 def _fits(
-    symbol: str, value: int, sizes: Mapping[str, int], needs: list[tuple[Dim, int]], dims: list[Dim], aligned: bool
+    symbol: str, value: int, sizes: Mapping[str, int], needs: list[tuple[Dim, int]], dims: list[Dim], step: int
 ) -> bool:
     trial = {**sizes, symbol: value}
     touched = [(dim, least) for dim, least in needs if symbol in dim.all_symbols]
@@ -45,7 +50,12 @@ def _fits(
             return False
     except DimSizeError:
         return False
-    return all(length % ALIGNED == 0 for length in lengths) if aligned else value % 2 == 1
+    return all(length % step == 0 for length in lengths)
+
+
+def _narrowest(program: Program) -> int:
+    """Bytes of an element of the narrowest matrix that the program stores: 1 where it makes fp8 codes, else 2."""
+    return 1 if any(str(value.attrs.get("dtype", "")).startswith("float8") for _, value in _values(program)) else 2
 
 
 def _needs(program: Program, schedules: Mapping[str, Schedule], tiles: int) -> list[tuple[Dim, int]]:
