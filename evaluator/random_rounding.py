@@ -22,15 +22,16 @@ _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
 _SUMS = (_aten.sum, _aten.mean, _aten.logsumexp)
 _GATES = (_aten.silu, _aten.gelu)  # x times a factor that fp32 knows to 2^-24 of one, not of itself, where it is tiny
+_SLOPES = (_aten.silu_backward, _aten.gelu_backward)  # a gradient times such a factor
 
 
 class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, each operation is computed in float64 and its result rounded at random to the dtype it would have had.
 
     What fp32 does inside an operation is noise too: up to sqrt(n) * 2^-24 times the sum of magnitudes for a sum of n
-    terms, up to 2^-23 * |x| for silu and gelu, up to 2^-23 times what layer_norm would give without centring (it may
-    scale before it subtracts). Views and in-place operations are left as they are, and a cast to fp8 does not round:
-    what matters is how far off the number is that a code is made of.
+    terms, up to 2^-23 * |x| for silu and gelu (of the gradient for their backward), up to 2^-23 times what layer_norm
+    would give without centring (it may scale before it subtracts). Views and in-place operations are left as they are,
+    and a cast to fp8 does not round: what matters is how far off the number is that a code is made of.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -73,7 +74,7 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _inner(self, func: Any, args: Any, kwargs: Any, exact: Any) -> torch.Tensor | float:
         """The error of the fp32 arithmetic inside one operation, on its first result."""
         packet = func.overloadpacket
-        if packet in _GATES:
+        if packet in _GATES or packet in _SLOPES:
             size = 2 * args[0].abs()
         elif packet in _PRODUCTS:
             size = math.sqrt(args[-1].shape[-2]) * func(*_magnitudes(args), **kwargs)

@@ -40,6 +40,12 @@ _MODULES = {
         "linear_quantize_fp8",
         "linear_quantize_fp8_rowwise",
         "linear_backward",
+        "swiglu_backward",
+        "geglu_backward",
+        "gelu_bias_backward",
+        "rmsnorm_backward",
+        "layernorm_backward",
+        "rope_backward",
     )
 }
 

@@ -92,6 +92,13 @@ def inverse_frequencies(half: int, generator: torch.Generator) -> torch.Tensor:
     return theta ** (-torch.arange(half) / half)
 
 
+def packed_frequencies(pairs: int, generator: torch.Generator) -> torch.Tensor:
+    """Radians a position for the pairs of packed query, key and value heads; the last quarter does not rotate."""
+    found = inverse_frequencies(max(1, pairs // 4), generator).repeat(5)[:pairs]
+    found[pairs - pairs // 4 :] = 0.0
+    return found
+
+
 def _one_hot(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
     """One entry of +-1 a row; the columns are probed in a random order, none twice before all were seen once."""
     rows, columns = shape

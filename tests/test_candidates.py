@@ -47,6 +47,17 @@ SLIPS = [
     ("lm_head_cross_entropy", "total - chosen, 0.0", "total - chosen, total"),
     ("lm_head_cross_entropy", "maximum(sum(kept), 1.0)", 'maximum(sum(kept), size("M"))'),
     ("lm_head_cross_entropy", "total_logsumexp(lse)", "total_max(lse)"),
+    ("linear_backward", "accumulate(dw, gemm(dy, x))", "accumulate(dw, 0 * gemm(dy, x))"),
+    ("swiglu_backward", "(t + a * (1 - t))", "t"),
+    ("swiglu_backward", "interleave(dg, du)", "interleave(du, dg)"),
+    ("swiglu_backward", "g * dg + u * du", "g * dg"),
+    ("geglu_backward", "p + g * exp(-0.5 * g * g) / sqrt(2 * pi)", "p"),
+    ("gelu_bias_backward", "(z - b) * dz", "z * dz"),
+    ("rmsnorm_backward", "d * gamma - xhat * s", "d * gamma"),
+    ("rmsnorm_backward", "tile_sum(d * xhat", "tile_sum(d * x"),
+    ("layernorm_backward", "- s1 - xhat * s2", "- s1"),
+    ("layernorm_backward", "- s1 - xhat * s2", "- xhat * s2"),
+    ("rope_backward", "a * c + b * s, b * c - a * s", "a * c - b * s, b * c + a * s"),
     ("linear_bias_relu2", "z * z", "z"),
     ("linear_bias_relu2", "relu(gemm(x, w) + b)", "relu(gemm(x, w)) + b"),
     ("linear_gelu", "gelu(", "gelu_tanh("),
@@ -149,4 +160,5 @@ def test_the_generated_code_passes_in_the_interpreter(name: str, interpreted: di
 def test_a_candidate_says_what_its_algebra_is(name: str) -> None:
     candidate = program(name)
     assert candidate.docstring and candidate.name == name
-    assert all(not getattr(call.unit, "hints", None) for call in candidate.calls)
+    hints = {hint for call in candidate.calls for hint in getattr(call.unit, "hints", {})}
+    assert hints <= {"slice_n"}  # where the epilogue would spill; everything else is left to the tuner

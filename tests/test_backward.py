@@ -1,0 +1,123 @@
+"""The backward tasks mean what autograd makes of the forward, its own float64 values put for those that were saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from coda_synth.evaluator.trace import trace_task
+from coda_synth.tasks.catalog import task
+
+from tests.mutations import wide
+
+torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+
+Inputs = dict[str, Any]
+Forward = Callable[[Inputs], tuple[Inputs, Mapping[str, torch.Tensor]]]
+EPS = 1e-5
+
+
+def leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_()
+
+
+def grads(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(loss, leaves)
+
+
+def rms(x: torch.Tensor) -> torch.Tensor:
+    return torch.rsqrt(x.pow(2).mean(-1) + EPS)
+
+
+def linear(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    x, w = leaf(i["x"]), leaf(i["w"])
+    b = torch.zeros(len(w), dtype=w.dtype, requires_grad=True)
+    dx, dw, db = grads((F.linear(x, w, b) * i["dy"]).sum(), x, w, b)
+    return {}, {"dx": dx, "dw": i["dw"] + dw, "db": db}
+
+
+def gated(activation: Callable[[torch.Tensor], torch.Tensor]) -> Forward:
+    def forward(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+        z, w = leaf(i["z"]), leaf(i["w_down"])
+        act = activation(z[:, 0::2]) * z[:, 1::2]
+        dz, dw = grads((F.linear(act, w) * i["e"]).sum(), z, w)
+        return {}, {"dz": dz, "act": act, "s": (z * dz).sum(-1) / len(w), "dw_down": dw}
+
+    return forward
+
+
+def gelu_bias(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    plain, b, w = leaf(i["z"] - i["b"]), leaf(i["b"]), leaf(i["w_down"])
+    act = F.gelu(plain + b)
+    dz, db, dw = grads((F.linear(act, w) * i["e"]).sum(), plain, b, w)
+    return {}, {"dz": dz, "act": act, "db": db, "s": (plain * dz).sum(-1) / len(w), "dw_down": dw}
+
+
+def rmsnorm(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    x, gamma, w = leaf(i["x"]), leaf(i["gamma"]), leaf(i["w"])
+    y = F.rms_norm(x, x.shape[-1:], gamma, EPS)
+    z = F.linear(y, w)
+    dx, dgamma, dw = grads((z * i["dz"]).sum(), x, gamma, w)
+    given = {"r": rms(x).detach(), "s": (z * i["dz"]).sum(-1).detach() / x.shape[-1]}
+    return given, {"dx": i["dres"] + dx, "y": y, "dgamma": dgamma, "dw": dw}
+
+
+def layernorm(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    x, gamma, beta, w, b = (leaf(i[n]) for n in ("x", "gamma", "beta", "w", "b"))
+    z = F.linear(F.layer_norm(x, x.shape[-1:], gamma, beta, EPS), w, b)
+    dx, dgamma, dbeta, dw, db = grads((z * i["dz"]).sum(), x, gamma, beta, w, b)
+    r = torch.rsqrt(x.var(-1, unbiased=False) + EPS)
+    given = {"mu": x.mean(-1).detach(), "r": r.detach(), "z": z.detach()}
+    return given, {"dx": i["dres"] + dx, "dgamma": dgamma, "dbeta": dbeta, "dw": dw, "db": db}
+
+
+def rope(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    angle = i["pos"].double()[:, None] * i["inv_freq"]
+    z = leaf(i["qkv"])
+    turned = torch.view_as_complex(z.unflatten(-1, (-1, 2))) * torch.polar(torch.ones_like(angle), angle)
+    qkv = torch.view_as_real(turned).flatten(1)
+    (dz,) = grads((qkv * i["dqkv"]).sum(), z)
+    return {"qkv": qkv.detach()}, {"dz": dz, "zdz": (z * dz).sum(-1)}
+
+
+FORWARDS: dict[str, Forward] = {
+    "linear_backward": linear,
+    "swiglu_backward": gated(F.silu),
+    "geglu_backward": gated(F.gelu),
+    "gelu_bias_backward": gelu_bias,
+    "rmsnorm_backward": rmsnorm,
+    "layernorm_backward": layernorm,
+    "rope_backward": rope,
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_the_reference_is_autograds_result(name: str) -> None:
+    spec = task(name)
+    for sizes in spec.check_shapes:
+        made = wide(spec.make_inputs(sizes, torch.Generator().manual_seed(5), "normal"))
+        given, expected = FORWARDS[name](made)
+        with torch.no_grad():
+            found = spec.reference(**{**made, **given})
+        assert list(found) == list(expected)
+        for output, value in expected.items():
+            size = value.abs().max().clamp(min=1.0)  # one element has no slope through its own norm
+            assert (found[output] - value).abs().max() <= 1e-10 * size, (output, sizes)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward"])
+def test_saved_values_are_those_of_the_forward(name: str) -> None:
+    """What the generator gives beside what it draws is what the forward would have saved, up to float32."""
+    spec = task(name)
+    made = spec.make_inputs(spec.check_shapes[0], torch.Generator().manual_seed(5), "normal")
+    given, _ = FORWARDS[name](wide(made))
+    for saved, value in given.items():
+        torch.testing.assert_close(made[saved].double(), value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_the_reference_can_be_traced(name: str) -> None:
+    assert {port.name for port in trace_task(task(name)).ports} >= {o.name for o in task(name).outputs}
