@@ -14,7 +14,6 @@ from dataclasses import replace
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_kernel import KernelEmitter
 from coda_synth.coda_api.expressions import LoweringError
-from coda_synth.coda_api.geometry import NARROW_SLICE, default_slice
 from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
 from coda_synth.coda_api.program import Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
@@ -22,7 +21,8 @@ from coda_synth.coda_api.spelling import gluon
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function, itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
-_REFUSED = ("group_sum", "group_max", "group_min", "spread", "tile_moments", "index", "accumulate")
+_GROUPS = {"group_sum", "group_max", "group_min", "spread"}  # spelled only where a slice is exactly one group
+_REFUSED = {*_GROUPS, "accumulate"}
 
 
 def emit_hopper(
@@ -36,15 +36,17 @@ def emit_hopper(
 ) -> UnitText:
     """The Gluon text of a kernel; raises LoweringError where it has none. Arguments as for emit_kernel.
 
-    A schedule without a slice gets the widest whose tiles fit beside the operands.
+    A schedule without a slice gets the widest with which the loader can bring a whole tile's epilogue ahead of time, or
+    else the widest that fits at all.
     """
-    widths = [schedule.slice_n] if schedule.slice_n else [default_slice(kernel, live, schedule), NARROW_SLICE, 32]
-    for slice_n in widths:
-        try:
-            tried = replace(schedule, slice_n=min(slice_n, schedule.block_n))
-            return _HopperEmitter(name, source, kernel, live, sizes, tried, tensors).emit()
-        except _DoesNotFit as error:
-            last = error
+    widths = (schedule.slice_n,) if schedule.slice_n else (128, 64, 32)
+    tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
+    for ahead in (True, False):
+        for one in tried:
+            try:
+                return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(ahead)
+            except _DoesNotFit as error:
+                last = error
     raise last
 
 
@@ -55,28 +57,27 @@ class _DoesNotFit(LoweringError):
 class _HopperEmitter(KernelEmitter):
     epilogue_type = HopperEpilogue
 
-    def emit(self) -> UnitText:
+    def emit(self, ahead: bool = True) -> UnitText:
+        """ahead: the rings must hold all slices of a tile; raises _DoesNotFit."""
         self._refuse()
         self.epilogue.emit()
         self.loads = dict(self.slice.rings)
         self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
-        self._budget()
+        self._budget(ahead)
         parts = [self._epilogue_text(), self._loader_text(), self._consumer_text(), self._kernel_text()]
         return UnitText(self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True)
 
     def _refuse(self) -> None:
-        words = {v.word for v in walk(self.live)}
-        if self.kernel.gemm is None or words & set(_REFUSED):
-            raise LoweringError(
-                f"the Hopper kernel has no {', '.join(sorted(words & set(_REFUSED))) or 'pointwise form'}"
-            )
+        refused = {v.word for v in walk(self.live)} & _REFUSED
+        if self.geometry.half_group:
+            refused -= _GROUPS
+        if refused:
+            raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
         s = self.schedule
         if s.warps not in (4, 8) or s.block_m < 16 * s.warps:
             raise LoweringError(
                 f"the Hopper kernel has 4 or 8 warps of 16 rows or more each; block_m = {s.block_m}, warps = {s.warps}"
             )
-        if any(v.attrs.get("axis") == 0 for v in walk(self.live) if v.word.startswith("tile_")):
-            raise LoweringError("the Hopper kernel has no reduction along the rows")
 
     # -- shared memory
 
@@ -89,18 +90,29 @@ class _HopperEmitter(KernelEmitter):
         by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
         return itemsize(by_text[text].dtype)
 
-    def _budget(self) -> None:
-        """Slots of the rings: all slices of a tile where they fit, else two, else one."""
-        s = self.schedule
-        free = SHARED_BYTES - s.operand_bytes()
-        load, store = self._bytes(self.loads), self._bytes(self.stores)
-        options = [(i, o) for i in (self.geometry.slices, 2, 1) for o in (2, 1)]
-        fitting = [(i, o) for i, o in options if i <= self.geometry.slices and i * load + o * store <= free]
-        if not fitting:
-            raise _DoesNotFit(
-                f"{load + store} bytes of epilogue tiles do not fit beside {s.operand_bytes()} bytes of operands"
-            )
-        self.in_slots, self.out_slots = fitting[0]
+    def _budget(self, ahead: bool) -> None:
+        """Slots of the rings. Best is a slot for every slice, with outputs staged where a tile was read; then slots for
+        every slice and rings of their own for outputs; then fewer slots."""
+        free = SHARED_BYTES - self.schedule.operand_bytes()
+        load, slices = self._bytes(self.loads), self.geometry.slices
+        pairs = self.epilogue.pairs  # type: ignore[attr-defined]
+        own = {t: w for t, w in self.stores.items() if t not in pairs}
+        plans = [(slices, o, own) for o in (2, 1) if pairs] + [(slices, o, self.stores) for o in (2, 1)]
+        if not ahead:
+            plans += [(i, o, self.stores) for i in (2, 1) if i < slices for o in (2, 1)]
+        for in_slots, out_slots, stores in plans:
+            if in_slots * load + out_slots * self._bytes(stores) <= free:
+                self.in_slots, self.out_slots, self.pairs = (
+                    in_slots,
+                    out_slots,
+                    pairs if stores is own and pairs else {},
+                )
+                self.stores = stores
+                return
+        beside = self.schedule.operand_bytes()
+        raise _DoesNotFit(
+            f"{load + self._bytes(own)} bytes of epilogue tiles do not fit beside {beside} bytes of operands"
+        )
 
     # -- texts
 
@@ -113,10 +125,11 @@ class _HopperEmitter(KernelEmitter):
         if self.stores:
             before.append("out_slot = step % OUT_SLOTS")
         after = ["fence_async_shared()", *staged] if staged else []
-        if self.loads:
+        if self.loads and not self.pairs:
             after.append("mbarrier.arrive(freed.index(slot), count=1)")
-        lines[:0] = before
-        lines += after
+        lines[:] = [self._staged_in_place(line) for line in [*before, *lines, *after]]
+        if not self.stores and "tma.store_wait(PENDING)" in lines:
+            lines.remove("tma.store_wait(PENDING)")
         self._inner_name = f"{self.name}_epilogue"
         extra = [f"{t}_ring" for t in (*self.loads, *self.stores)]
         extra += ["loaded", "freed"] if self.loads else []
@@ -130,6 +143,11 @@ class _HopperEmitter(KernelEmitter):
             text = re.sub(rf"\b{name}\b", value, text)
         self.extra = extra
         return text
+
+    def _staged_in_place(self, line: str) -> str:
+        for output, read in self.pairs.items():
+            line = line.replace(f"{output}_ring.index(out_slot", f"{read}_ring.index(slot")
+        return line
 
     def _tiles(self, body: list[str]) -> list[str]:
         m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
@@ -245,6 +263,7 @@ class _HopperEmitter(KernelEmitter):
             "mbarrier.wait(full.index(stage), (step // STAGES) & 1)",
             f"acc = warpgroup_mma({a}, {b}, warpgroup_mma_init(zero), use_acc=False, is_async=True)",
             "acc = warpgroup_mma_wait(1, deps=(acc,))",
+            *self._released(),
             "for k in range(1, steps):",
             "    stage = (step + k) % STAGES",
             "    mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)",
@@ -271,9 +290,20 @@ class _HopperEmitter(KernelEmitter):
             f"steps = gl.cdiv({self.sizes.text(gemm.inner)}, BLOCK_K)",
             "step, slice_step = 0, 0",
         ]
-        tail = ["tma.store_wait(0)"] if self.stores else []
+        tail = ["tma.store_wait(0)"] if self.stores or self.pairs else []
         names = self._consumer_names()
         return function(f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body), *tail])
+
+    def _released(self) -> list[str]:
+        """Slots in which outputs were staged go back to the loader once the stores have read them: by now they have."""
+        if not self.pairs:
+            return []
+        return [
+            "if slice_step > 0:",
+            "    tma.store_wait(0)",
+            f"    for i in gl.static_range({self.in_slots}):",
+            "        mbarrier.arrive(freed.index(i), count=1)",
+        ]
 
     @staticmethod
     def _layout_of_slices(split: list[str], first: str) -> list[str]:

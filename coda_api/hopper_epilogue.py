@@ -1,5 +1,5 @@
-"""The epilogue of the Hopper kernel: the portable one's text, with tiles that come from and go to rings in shared memory
-and with the explicit layouts that Gluon asks for."""
+"""The epilogue of the Hopper kernel: the portable one's text, with tiles that come from and go to rings in shared
+memory, and with the explicit layouts that Gluon asks for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_epilogue import Epilogue
 from coda_synth.coda_api.emit_slice import SliceValues
-from coda_synth.coda_api.expressions import LoweringError, Text
+from coda_synth.coda_api.expressions import LoweringError, Text, Texts
 from coda_synth.coda_api.program import Value
-from coda_synth.coda_api.spelling import ATOM
+from coda_synth.coda_api.spelling import ATOM, SUM
 
 
 class HopperSlice(SliceValues):
@@ -58,6 +58,10 @@ class HopperSlice(SliceValues):
             return text
         return f"gl.convert_layout({text[0]}, {self.layout(value.cols)})", ATOM
 
+    def _word_spread(self, value: Value) -> Texts:
+        text = self.inner.atom(value.args[0])
+        return tuple((f"{text} + gl.zeros_like({z})", SUM) for z in self.products)  # one column a group: it broadcasts
+
     def load_described(self, text: str, cols: Dim, segment: int) -> str:
         self.rings[text] = self.geometry.width(cols)
         self.used.pop(text, None)  # the slice reads the ring; the loader has the descriptor
@@ -72,12 +76,24 @@ class HopperEpilogue(Epilogue):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.staged: list[str] = []  # copies to memory, which wait for the slice's fence
+        self.pairs: dict[str, str] = {}  # outputs that may be staged where a tile of their shape was read
 
     def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
         count = self.slice.geometry.segments_of(cols)
         at = f"out_slot * {count} + {segment}" if count > 1 else "out_slot"
         if not self.staged:
             self._write("tma.store_wait(PENDING)")
+        self._pair(pointer, cols)
         self._write(f"{pointer}_ring.index({at}).store({text})")
         place = f"[row, {self.slice.start(cols, segment)}]"
         self.staged.append(f"tma.async_copy_shared_to_global({pointer}, {place}, {pointer}_ring.index({at}))")
+
+    def _pair(self, pointer: str, cols: Dim) -> None:
+        """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes."""
+        names = {text: name for name, text in self.slice.output_names.items()}
+        dtype = self.tensors.outputs[names[pointer]].dtype
+        for name, text in self.slice.param_names.items():
+            same = text in self.slice.rings and self.tensors.params[name].dtype == dtype
+            if same and self.tensors.params[name].dims[1] == cols and text not in self.pairs.values():
+                self.pairs.setdefault(pointer, text)
+                return

@@ -162,7 +162,7 @@ class _Lowering:
         if isinstance(call.unit, Kernel):
             schedule = self.used_schedules[call.name] = schedule_of(call, self.schedules)
             name = self._function_name(call, live, tensors, f"{schedule}")
-            if self.form == "hopper" and schedule.mainloop != "portable":
+            if self.form == "hopper" and call.unit.gemm and schedule.mainloop != "portable":
                 try:
                     return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors)]
                 except LoweringError as reason:

@@ -52,18 +52,15 @@ def halves_g(x):
 
 
 @gluon.jit
-def project_epilogue(z, step, x_ring, out_out_ring, loaded, freed, row, col, out_out):
+def project_epilogue(z, step, x_ring, loaded, freed, row, col, out_out):
     layout: gl.constexpr = z.type.layout
-    slot = step % 4
-    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = step % 1
+    slot = step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     x_tile = x_ring.index(slot).load(layout).to(gl.float32)
     out = z + x_tile
-    tma.store_wait(0)
-    out_out_ring.index(out_slot).store(out.to(gl.bfloat16))
+    x_ring.index(slot).store(out.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_out, [row, col], out_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
+    tma.async_copy_shared_to_global(out_out, [row, col], x_ring.index(slot))
 
 
 @gluon.jit
@@ -84,40 +81,28 @@ def project_loader(
             tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
             tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        slot = slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        slot = slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
 
 
 @gluon.jit
 def project_consumer(
-    y_stages, w_stages, full, empty, x_ring, out_out_ring, loaded, freed, out_out, M, N, K, BLOCK_M: gl.constexpr,
+    y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = 0, 0
@@ -129,6 +114,10 @@ def project_consumer(
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
+        if slice_step > 0:
+            tma.store_wait(0)
+            for i in gl.static_range(2):
+                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
@@ -138,14 +127,10 @@ def project_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += steps
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
-        project_epilogue(acc_0, slice_step, x_ring, out_out_ring, loaded, freed, row, col, out_out)
-        project_epilogue(acc_64, slice_step + 1, x_ring, out_out_ring, loaded, freed, row, col + 64, out_out)
-        project_epilogue(acc_128, slice_step + 2, x_ring, out_out_ring, loaded, freed, row, col + 128, out_out)
-        project_epilogue(acc_192, slice_step + 3, x_ring, out_out_ring, loaded, freed, row, col + 192, out_out)
-        slice_step += 4
+        acc_0, acc_128 = halves_g(acc)
+        project_epilogue(acc_0, slice_step, x_ring, loaded, freed, row, col, out_out)
+        project_epilogue(acc_128, slice_step + 1, x_ring, loaded, freed, row, col + 128, out_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -156,21 +141,20 @@ def project(
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 64], x.layout)
-    out_out_ring = gl.allocate_shared_memory(out_out.dtype, [1, 128, 64], out_out.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 128], x.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(4):
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
     gl.warp_specialize(
         [
-            (project_consumer, (y_stages, w_stages, full, empty, x_ring, out_out_ring, loaded, freed, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (project_consumer, (y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (project_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -190,6 +174,6 @@ def launch(y, w, x, a_out):
     K = y.shape[1]
     project[programs(y.device, T, 128, D, 256)](
         described(y, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), described(a_out, [128, 64], gl.bfloat16), T, D, K, 128, 256, 64, 8, 3, 8,
-        num_warps=8, num_stages=3,
+        described(x, [128, 128], gl.bfloat16), described(a_out, [128, 128], gl.bfloat16), T, D, K, 128, 256, 64, 8, 3,
+        8, num_warps=8, num_stages=3,
     )

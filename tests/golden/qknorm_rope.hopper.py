@@ -37,41 +37,6 @@ def described(tensor, box, dtype):
     return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
 
 
-@triton.jit
-def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
-    group = tile // (GROUP_M * tiles_n)
-    height = min(tiles_m - group * GROUP_M, GROUP_M)
-    inside = tile % (GROUP_M * tiles_n)
-    return group * GROUP_M + inside % height, inside // height
-
-
-@triton.jit
-def halves(x):
-    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
-    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@triton.jit
-def rint(x):
-    """Rounds half to even: adding 1.5 * 2**23 leaves no fraction bits; larger numbers are whole already."""
-    return tl.where(tl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
-
-
-@triton.jit
-def rotation(position, f_hi, f_lo):
-    """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns. The range is reduced by exact fmas, then to a
-    quarter turn around 0, where two short polynomials in the square hold to 3e-7; no table, no slow path."""
-    turns = tl.fma(position, f_lo, tl.fma(position, f_hi, -rint(position * f_hi)))
-    half = rint(turns * 2.0)
-    turns = tl.fma(half, -0.5, turns)
-    sign = 1.0 - 2.0 * tl.abs(half - 2.0 * rint(half * 0.5))
-    u = turns * turns
-    cos = 1.0 + u * (-19.739208802178716 + u * (64.93939402266828 + u * (-85.45681720669371 + u * (60.24464137187664 + u * (-26.426256783374388 + u * (7.903536371318465 + u * (-1.7143907110886711)))))))
-    sin = turns * (6.283185307179586 + u * (-41.341702240399755 + u * (81.60524927607504 + u * (-76.70585975306136 + u * (42.058693944897634 + u * (-15.094642576822984 + u * (3.8199525848482803)))))))
-    return sign * cos, sign * sin
-
-
 @gluon.jit
 def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -87,50 +52,139 @@ def halves_g(x):
     return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
 
 
-@triton.jit
+@gluon.jit
+def rint_g(x):
+    """Rounds half to even: adding 1.5 * 2**23 leaves no fraction bits; larger numbers are whole already."""
+    return gl.where(gl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
+
+
+@gluon.jit
+def rotation_g(position, f_hi, f_lo):
+    """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
+    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -rint_g(position * f_hi)))
+    angle = turns * 6.283185307179586
+    cos = gl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
+    sin = gl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
+    return cos, sin
+
+
+@gluon.jit
 def normed_rotary_epilogue(
-    z_low, z_high, row, col, eps, pos_rows, y_out, gamma, f_hi, f_lo, H: tl.constexpr, BLOCK_M: tl.constexpr,
-    SLICE: tl.constexpr,
+    z_low, z_high, step, y_out_ring, row, col, eps, pos_rows, y_out, gamma, f_hi, f_lo, H: gl.constexpr,
+    SLICE: gl.constexpr,
 ):
-    v = tl.sum(z_low * z_low, 1)[:, None] + tl.sum(z_high * z_high, 1)[:, None]
-    r = tl.rsqrt(v / H + eps)
-    cols = col + tl.arange(0, SLICE)
-    gamma_cols = tl.load(gamma + cols % H)[None, :].to(tl.float32)
-    cols_high = col + 64 + tl.arange(0, SLICE)
-    gamma_cols_2 = tl.load(gamma + cols_high % H)[None, :].to(tl.float32)
-    n_low = z_low * tl.broadcast_to(r, (BLOCK_M, SLICE)) * gamma_cols
-    n_high = z_high * tl.broadcast_to(r, (BLOCK_M, SLICE)) * gamma_cols_2
-    half_cols = col // 128 * 64 + col % 128 + tl.arange(0, SLICE)
-    f_hi_cols = tl.load(f_hi + half_cols % (H // 2))[None, :].to(tl.float32)
-    f_lo_cols = tl.load(f_lo + half_cols % (H // 2))[None, :].to(tl.float32)
-    cos, sin = rotation(pos_rows.to(tl.float32), f_hi_cols, f_lo_cols)
+    layout: gl.constexpr = z_low.type.layout
+    out_slot = step % 2
+    v = gl.sum(z_low * z_low, 1)[:, None] + gl.sum(z_high * z_high, 1)[:, None]
+    r = gl.rsqrt(v / H + eps)
+    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    gamma_cols = gl.load(gamma + cols % H)[None, :].to(gl.float32)
+    cols_2 = col + 64 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    gamma_cols_2 = gl.load(gamma + cols_2 % H)[None, :].to(gl.float32)
+    n_low = z_low * (r + gl.zeros_like(z_low)) * gamma_cols
+    n_high = z_high * (r + gl.zeros_like(z_high)) * gamma_cols_2
+    part_cols = col // 128 * 64 + col % 128 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
+    f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
+    cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
     y_low = n_low * cos - n_high * sin
     y_high = n_high * cos + n_low * sin
-    y_out.store([row, col], y_low.to(tl.bfloat16))
-    y_out.store([row, col + 64], y_high.to(tl.bfloat16))
+    tma.store_wait(2)
+    y_out_ring.index(out_slot * 2 + 0).store(y_low.to(gl.bfloat16))
+    y_out_ring.index(out_slot * 2 + 1).store(y_high.to(gl.bfloat16))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot * 2 + 0))
+    tma.async_copy_shared_to_global(y_out, [row, col + 64], y_out_ring.index(out_slot * 2 + 1))
 
 
-@triton.jit
-def normed_rotary(
-    x, w, gamma, pos, f_hi, f_lo, eps, y_out, M, N, K, H: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+@gluon.jit
+def normed_rotary_loader(
+    x, w, x_stages, w_stages, full, empty, M, N, K, H: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
-    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            acc = tl.dot(x.load([row, k]), w.load([col, k]).T, acc)
-        rows = row + tl.arange(0, BLOCK_M)
-        pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
-        normed_rotary_epilogue(acc_0, acc_64, row, col, eps, pos_rows, y_out, gamma, f_hi, f_lo, H, BLOCK_M, 64)
+            stage = step % STAGES
+            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            tma.async_copy_global_to_shared(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            step += 1
+
+
+@gluon.jit
+def normed_rotary_consumer(
+    x_stages, w_stages, full, empty, y_out_ring, gamma, pos, f_hi, f_lo, eps, y_out, M, N, K, H: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
+    layout: gl.constexpr = zero_0.type.layout
+    steps = gl.cdiv(K, BLOCK_K)
+    step, slice_step = 0, 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        pos_rows = gl.load(pos + rows, mask=rows < M, other=0)[:, None]
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        for k in range(1, steps):
+            stage = (step + k) % STAGES
+            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
+            acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
+        step += steps
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
         normed_rotary_epilogue(
-                acc_128, acc_192, row, col + 128, eps, pos_rows, y_out, gamma, f_hi, f_lo, H, BLOCK_M, 64,
+                acc_0, acc_64, slice_step, y_out_ring, row, col, eps, pos_rows, y_out, gamma, f_hi, f_lo, H, 64,
             )
+        normed_rotary_epilogue(
+                acc_128, acc_192, slice_step + 1, y_out_ring, row, col + 128, eps, pos_rows, y_out, gamma, f_hi, f_lo, H, 64,
+            )
+        slice_step += 2
+    tma.store_wait(0)
+
+
+@gluon.jit
+def normed_rotary(
+    x, w, gamma, pos, f_hi, f_lo, eps, y_out, M, N, K, H: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [4, 128, 64], y_out.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (normed_rotary_consumer, (x_stages, w_stages, full, empty, y_out_ring, gamma, pos, f_hi, f_lo, eps, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (normed_rotary_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ],
+        [1],
+        [24],
+    )
 
 
 @gluon.jit
@@ -241,14 +295,12 @@ def launch(x, w_q, w_k, w_v, g_q, g_k, pos, eps, f_hi, f_lo, q_y, k_y, v_y):
     D = x.shape[1]
     HK = w_k.shape[0] // H
     normed_rotary[programs(x.device, T, 128, H * HQ, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_q, [256, 64]), g_q, pos, f_hi, f_lo,
-        eps, TensorDescriptor.from_tensor(q_y, [128, 64]), T, H * HQ, D, 128, 128, 256, 64, 8, num_warps=8,
-        num_stages=3,
+        described(x, [128, 64], gl.bfloat16), described(w_q, [256, 64], gl.bfloat16), g_q, pos, f_hi, f_lo, eps,
+        described(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     normed_rotary[programs(x.device, T, 128, H * HK, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_k, [256, 64]), g_k, pos, f_hi, f_lo,
-        eps, TensorDescriptor.from_tensor(k_y, [128, 64]), T, H * HK, D, 128, 128, 256, 64, 8, num_warps=8,
-        num_stages=3,
+        described(x, [128, 64], gl.bfloat16), described(w_k, [256, 64], gl.bfloat16), g_k, pos, f_hi, f_lo, eps,
+        described(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     linear[programs(x.device, T, 128, H * HK, 256)](
         described(x, [128, 64], gl.bfloat16), described(w_v, [256, 64], gl.bfloat16),

@@ -134,17 +134,17 @@ def row_mean(ym, mean, mu_out, M, ym_tiles, BLOCK: tl.constexpr, TILES: tl.const
 
 @gluon.jit
 def out_proj_epilogue(
-    z, ssq_sum, step, x_ring, x_out_ring, dg_out_ring, loaded, freed, row, col, mu_rows, x_out, dg_out, gamma, N,
+    z, ssq_sum, step, x_ring, dg_out_ring, loaded, freed, row, col, mu_rows, x_out, dg_out, gamma, N,
     SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 2
-    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+    slot = step % 4
+    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
     out_slot = step % 1
     x_tile = x_ring.index(slot).load(layout).to(gl.float32)
     h = z + x_tile
     tma.store_wait(0)
-    x_out_ring.index(out_slot).store(h.to(gl.bfloat16))
+    x_ring.index(slot).store(h.to(gl.bfloat16))
     d = h - mu_rows
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
@@ -152,9 +152,8 @@ def out_proj_epilogue(
     dg_out_ring.index(out_slot).store(dg.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, d * d, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_out_ring.index(out_slot))
+    tma.async_copy_shared_to_global(x_out, [row, col], x_ring.index(slot))
     tma.async_copy_shared_to_global(dg_out, [row, col], dg_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
     return ssq_sum
 
 
@@ -176,23 +175,23 @@ def out_proj_loader(
             tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
             tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = slice_step % 4
+        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = slice_step % 4
+        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = slice_step % 4
+        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = slice_step % 4
+        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 1
@@ -200,8 +199,8 @@ def out_proj_loader(
 
 @gluon.jit
 def out_proj_consumer(
-    y_stages, w_stages, full, empty, x_ring, x_out_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out,
-    ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    y_stages, w_stages, full, empty, x_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N,
+    K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
@@ -224,6 +223,10 @@ def out_proj_consumer(
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
+        if slice_step > 0:
+            tma.store_wait(0)
+            for i in gl.static_range(4):
+                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
@@ -238,20 +241,19 @@ def out_proj_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         ssq_sum = out_proj_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, x_out_ring, dg_out_ring, loaded, freed, row, col, mu_rows, x_out, dg_out,
+                acc_0, ssq_sum, slice_step, x_ring, dg_out_ring, loaded, freed, row, col, mu_rows, x_out, dg_out, gamma, N, 64,
+            )
+        ssq_sum = out_proj_epilogue(
+                acc_64, ssq_sum, slice_step + 1, x_ring, dg_out_ring, loaded, freed, row, col + 64, mu_rows, x_out, dg_out,
                 gamma, N, 64,
             )
         ssq_sum = out_proj_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, x_out_ring, dg_out_ring, loaded, freed, row, col + 64, mu_rows, x_out,
-                dg_out, gamma, N, 64,
+                acc_128, ssq_sum, slice_step + 2, x_ring, dg_out_ring, loaded, freed, row, col + 128, mu_rows, x_out, dg_out,
+                gamma, N, 64,
             )
         ssq_sum = out_proj_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, x_out_ring, dg_out_ring, loaded, freed, row, col + 128, mu_rows,
-                x_out, dg_out, gamma, N, 64,
-            )
-        ssq_sum = out_proj_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, x_out_ring, dg_out_ring, loaded, freed, row, col + 192, mu_rows,
-                x_out, dg_out, gamma, N, 64,
+                acc_192, ssq_sum, slice_step + 3, x_ring, dg_out_ring, loaded, freed, row, col + 192, mu_rows, x_out, dg_out,
+                gamma, N, 64,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -265,22 +267,21 @@ def out_proj(
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 64], x.layout)
-    x_out_ring = gl.allocate_shared_memory(x_out.dtype, [1, 128, 64], x_out.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 64], x.layout)
     dg_out_ring = gl.allocate_shared_memory(dg_out.dtype, [1, 128, 64], dg_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
     gl.warp_specialize(
         [
-            (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, x_out_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (out_proj_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],

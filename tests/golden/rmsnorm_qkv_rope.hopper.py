@@ -70,16 +70,12 @@ def rint_g(x):
 
 @gluon.jit
 def rotation_g(position, f_hi, f_lo):
-    """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns. The range is reduced by exact fmas, then to a
-    quarter turn around 0, where two short polynomials in the square hold to 3e-7; no table, no slow path."""
+    """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
     turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -rint_g(position * f_hi)))
-    half = rint_g(turns * 2.0)
-    turns = gl.fma(half, -0.5, turns)
-    sign = 1.0 - 2.0 * gl.abs(half - 2.0 * rint_g(half * 0.5))
-    u = turns * turns
-    cos = 1.0 + u * (-19.739208802178716 + u * (64.93939402266828 + u * (-85.45681720669371 + u * (60.24464137187664 + u * (-26.426256783374388 + u * (7.903536371318465 + u * (-1.7143907110886711)))))))
-    sin = turns * (6.283185307179586 + u * (-41.341702240399755 + u * (81.60524927607504 + u * (-76.70585975306136 + u * (42.058693944897634 + u * (-15.094642576822984 + u * (3.8199525848482803)))))))
-    return sign * cos, sign * sin
+    angle = turns * 6.283185307179586
+    cos = gl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
+    sin = gl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
+    return cos, sin
 
 
 @triton.jit
