@@ -79,7 +79,9 @@ class Arranging(Body):
             raise rules.AmbiguousDim(node, f'both dims of {shown(node.args[0])} are "{dim}"; give them two names')
         if dim not in (a.rows, a.cols):
             raise rules.PreparationDim(
-                node.args[-1], f'{shown(node.args[0])} has the dims {over(a)}, and "{dim}" is none of them'
+                node.args[-1],
+                f'{shown(node.args[0])} has the dims {over(a)}, and "{dim}" is none of them',
+                (node.args[-1], f'"{a.rows}"'),
             )
         return 0 if dim == a.rows else 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.calls import Calls
 from coda_synth.coda_api.declarations import check_name
 from coda_synth.coda_api.formulas import unknown
@@ -76,10 +76,13 @@ class Body(Calls):
                 raise rules.StatementForm(node, f"write {plain}", (node, plain))
             case ast.Expr():
                 self.value(node.value)
-                raise rules.StatementForm(node, f"the value of {shown(node)} is dropped; give it a name or return it")
+                dropped = f"the value of {shown(node)} is dropped; give it a name or return it"
+                raise rules.StatementForm(node, dropped, (node, ""))
             case _:
                 why = _STATEMENTS.get(type(node), "a unit holds assignments and a final return")
-                raise rules.StatementForm(node, f"{type(node).__name__} is not a statement of the language: {why}")
+                raise rules.StatementForm(
+                    node, f"{type(node).__name__} is not a statement of the language: {why}", _plain(node)
+                )
 
     def _unpack(self, node: ast.Assign, targets: list[ast.expr], source: ast.expr) -> None:
         if isinstance(source, ast.Tuple):
@@ -133,16 +136,26 @@ class Body(Calls):
         if value.form is not Form.UNKNOWN:
             self.check_output(node, value)
             if value.kind is not Kind.FLOAT:
+                text = ast.unparse(node)
+                meant = f"where({text}, 1.0, 0.0)" if value.kind is Kind.BOOL else f"({text}) * 1.0"
                 raise rules.StoredKind(
                     node,
                     f"{shown(node)} is {value.kind.value}, and what is stored is a float; write where(c, 1.0, 0.0) or "
                     "x * 1.0",
+                    (node, meant),
                 )
         return value
 
     # -- expressions
 
     # -- words
+
+
+def _plain(node: ast.stmt) -> rules.Repair | None:
+    """The statement without what the language lacks: a type left out, a statement that does nothing taken away."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return node, f"{ast.unparse(node.target)} = {ast.unparse(node.value)}"
+    return (node, "") if isinstance(node, (ast.Pass, ast.Import, ast.ImportFrom, ast.Assert)) else None
 
 
 def assigned(node: ast.stmt) -> set[str]:
@@ -154,7 +167,7 @@ def return_items(node: ast.Return) -> list[tuple[str, ast.expr, ast.expr]]:
     """(name, key, value) of `return {"name": value, ...}`; raises ReturnForm."""
     form = 'write return {"name": value}'
     if not isinstance(node.value, ast.Dict) or not node.value.keys:
-        raise rules.ReturnForm(node, f"a unit returns its outputs by name; {form}")
+        raise rules.ReturnForm(node, f"a unit returns its outputs by name; {form}", repairs.returned(node))
     items: list[tuple[str, ast.expr, ast.expr]] = []
     for key, item in zip(node.value.keys, node.value.values, strict=True):
         if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):

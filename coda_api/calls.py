@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.declarations import dim_of
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.formulas import Formulas, is_unknown, rename, unknown
@@ -38,8 +38,9 @@ class Calls(Formulas):
 
     def _attribute_call(self, node: ast.Call) -> Broken:
         last = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if (self.place, last) in LOOKUP:
-            return rules.ExpressionForm(node, f"{shown(node.func)} is not a word; write {last}(...)", (node.func, last))
+        meant = repairs.method(node, self.place, [*self.names, *self.unit.types])
+        if meant:
+            return rules.ExpressionForm(node, f"{shown(node.func)} is not a word; write {last}(...)", meant)
         hint = f"; its word here is {HABITS[last]}" if last in HABITS else ""
         return rules.ExpressionForm(
             node, f"{shown(node.func)} is not a word: words are plain names, without modules or methods{hint}"
@@ -53,6 +54,7 @@ class Calls(Formulas):
                 node,
                 f"{name} has no meaning in a @{self.place}; it stands in "
                 f"{' and '.join(places)}{_instead(name, self.place)}",
+                repairs.elsewhere(node, self.place, self.columns),
             )
         if name in self.unit.types or name in self.names:
             return rules.ExpressionForm(
@@ -65,12 +67,18 @@ class Calls(Formulas):
 
     def _arguments(self, node: ast.Call, word: Word) -> tuple[list[Value], dict[str, Any]]:
         if node.keywords:
-            raise rules.WordArguments(node, f"{word.name} takes its arguments by position: {word.signature}")
+            raise rules.WordArguments(
+                node,
+                f"{word.name} takes its arguments by position: {word.signature}",
+                repairs.arguments(node, word, self.columns),
+            )
         least, most = word.arity
         if not least <= len(node.args) <= most or any(isinstance(a, ast.Starred) for a in node.args):
             wanted = str(least) if least == most else f"{least} or {most}"
             raise rules.WordArguments(
-                node, f"{word.name} takes {wanted} arguments, not {len(node.args)}: {word.signature}"
+                node,
+                f"{word.name} takes {wanted} arguments, not {len(node.args)}: {word.signature}",
+                repairs.arguments(node, word, self.columns),
             )
         values: list[Value] = []
         attrs: dict[str, Any] = {}
@@ -95,13 +103,20 @@ class Calls(Formulas):
         dim = dim_of(node)
         missing = sorted(dim.all_symbols - self.unit.symbols)
         if missing and None not in self.unit.types.values():
-            name = missing[0]
+            name, close = missing[0], nearest(missing[0], self.unit.symbols) or self._first_dim()
             raise rules.UnknownDim(
                 node,
                 f'no parameter of {self.unit.name!r} has the dim "{name}"{did_you_mean(name, self.unit.symbols)}; a '
                 f'parameter {name.lower()}: Size["{name}"] would bring it in',
+                (node, f'"{close}"') if close and dim == Dim.symbol(name) else None,
             )
         return dim
+
+    def _first_dim(self) -> str | None:
+        """What a preparation most likely works along: the first dim of its first weight, where that is a symbol."""
+        first = next((t.dims[0] for t in self.unit.types.values() if t and t.dims), None)
+        likely = self.place is Place.PREPARATION and first is not None and first == Dim.symbol(str(first))
+        return str(first) if likely else None
 
     def _group(self, node: ast.expr) -> Dim:
         if isinstance(node, ast.Name) and isinstance(self.constants.get(node.id), int):
@@ -121,7 +136,7 @@ def _dtype(node: ast.expr) -> str:
     raise rules.CastDtype(
         node,
         f"{shown(node)} is not a dtype in quotes; the dtypes are {', '.join(DTYPES)}",
-        (node, f'"{close}"') if close else None,
+        repairs.dtype(node) or ((node, f'"{close}"') if close else None),
     )
 
 

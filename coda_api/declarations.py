@@ -10,7 +10,7 @@ import re
 from coda_synth.coda_api import rules
 from coda_synth.coda_api.dims import Dim, DimSyntaxError
 from coda_synth.coda_api.program import Type, TypeKind
-from coda_synth.coda_api.rules import did_you_mean, shown
+from coda_synth.coda_api.rules import did_you_mean, nearest, shown
 from coda_synth.coda_api.words import CONSTANTS, DECORATORS, NAMES, TYPES
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
@@ -42,8 +42,17 @@ def declared_type(arg: ast.arg, kind: str) -> Type:
         case other:
             name = shown(other.value if isinstance(other, ast.Subscript) else other)
             raise rules.TypeNeeded(
-                other, f"{shown(other)} is not a type{did_you_mean(name, TYPES)}; write one of {forms}"
+                other,
+                f"{shown(other)} is not a type{did_you_mean(name, TYPES)}; write one of {forms}",
+                _type_meant(other, name),
             )
+
+
+def _type_meant(written: ast.expr, name: str) -> rules.Repair | None:
+    if isinstance(written, ast.Name) and name in ("float", "int"):
+        return written, "Scalar"
+    close = nearest(name, TYPES)
+    return (written.value if isinstance(written, ast.Subscript) else written, close) if close else None
 
 
 def _checked_type(arg: ast.arg, unit: str, kind: TypeKind, inside: ast.expr) -> Type:

@@ -174,7 +174,8 @@ class Epilogue(TileBody):
     def _wrong_reduced(self, node: ast.Call, x: Value, dim: Dim) -> Broken:
         axis = self.axis(dim)
         own = (x.rows, x.cols)[axis] if axis is not None else None
-        fix = (node.args[1], f'"{own}"') if own is not None else None
+        likely = own if own is not None else x.cols
+        fix = (node.args[1], f'"{likely}"') if likely is not None else None
         advice = f'; write "{own}"' if own is not None else did_you_mean(str(dim), [str(x.rows), str(x.cols)])
         return rules.ReduceDim(
             node.args[1], f'{shown(node.args[0])} has the dims {over(x)}, and "{dim}" is neither{advice}', fix

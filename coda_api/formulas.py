@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Form, Kind, Type, TypeKind, Value
 from coda_synth.coda_api.report import Report
@@ -74,6 +74,11 @@ class Formulas:
         """Rows, columns and form of an elementwise result."""
         raise NotImplementedError
 
+    @property
+    def columns(self) -> str:
+        """The columns of the unit's tile, "" where it has none."""
+        return ""
+
     def guard(self, action: Callable[[], T], otherwise: T) -> T:
         """The action's result; where it breaks a rule, that goes to the report and `otherwise` takes its place."""
         try:
@@ -113,18 +118,23 @@ class Formulas:
                 return self._operator(node, _COMPARE[type(op)], [self.value(left), self.value(right)])
             case ast.Compare(ops=[_, _, *_]):
                 raise rules.OneComparison(
-                    node, f"{shown(node)}: compare one pair at a time and combine with &, as (a < b) & (b < c)"
+                    node,
+                    f"{shown(node)}: compare one pair at a time and combine with &, as (a < b) & (b < c)",
+                    repairs.comparisons(node),
                 )
             case ast.BoolOp(op=op):
                 sign, word = ("&", "and") if isinstance(op, ast.And) else ("|", "or")
                 raise rules.BooleanForm(
                     node,
                     f"conditions combine with {sign}, not `{word}`, each in parentheses, as (a < b) {sign} (c < d)",
+                    repairs.booleans(node),
                 )
             case ast.Call():
                 return self.call(node)
         why = _FORBIDDEN.get(type(node), "expressions are made of names, numbers, operators and words")
-        raise rules.ExpressionForm(node, f"{shown(node)} is not an expression of the language: {why}")
+        raise rules.ExpressionForm(
+            node, f"{shown(node)} is not an expression of the language: {why}", repairs.foreign(node)
+        )
 
     def number(self, node: ast.expr, value: Number) -> Value:
         kind = Kind.INT if isinstance(value, int) else Kind.FLOAT
@@ -164,7 +174,8 @@ class Formulas:
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
-            raise rules.BooleanForm(node, "write ~condition, not `not condition`")
+            meant = f"~({ast.unparse(node.operand)})"
+            raise rules.BooleanForm(node, "write ~condition, not `not condition`", (node, meant))
         operand = self.value(node.operand)
         if isinstance(node.op, ast.UAdd):
             return operand
@@ -179,7 +190,9 @@ class Formulas:
         times = exponent.attrs.get("value")
         if times not in (2, 3):
             raise rules.PowerForm(
-                node, f"{shown(node)}: powers are ** 2 and ** 3; write sqrt, rsqrt, or exp(y * log(x)) for others"
+                node,
+                f"{shown(node)}: powers are ** 2 and ** 3; write sqrt, rsqrt, or exp(y * log(x)) for others",
+                repairs.power(node),
             )
         if base.word == "number":
             value: Any = base.attrs["value"]
@@ -204,16 +217,20 @@ class Formulas:
         return self.make(node, word.name, values, rows, cols, _result_kind(word, values), form, attrs)
 
     def _check_kinds(self, node: ast.expr, word: Word, values: list[Value]) -> None:
-        conditions = values if word.rule == "logical" else values[:1] if word.rule == "where" else []
-        for value in conditions:
-            if value.kind is not Kind.BOOL:
+        conditions = len(values) if word.rule == "logical" else 1 if word.rule == "where" else 0
+        for index, value in enumerate(values):
+            part = repairs.operand(node, index)
+            if index < conditions and value.kind is not Kind.BOOL:
                 raise rules.KindMismatch(
-                    node, f"{shown(node)}: {word.symbol or 'where'} needs a condition, as (x > 0), not a number"
+                    node,
+                    f"{shown(node)}: {word.symbol or 'where'} needs a condition, as (x > 0), not a number",
+                    (part, f"({ast.unparse(part)} != 0)") if part else None,
                 )
-        for value in values[len(conditions) :]:
-            if value.kind is Kind.BOOL:
+            if index >= conditions and value.kind is Kind.BOOL:
                 raise rules.KindMismatch(
-                    node, f"{shown(node)}: a condition is not a number; write where(condition, 1.0, 0.0)"
+                    node,
+                    f"{shown(node)}: a condition is not a number; write where(condition, 1.0, 0.0)",
+                    (part, f"where({ast.unparse(part)}, 1.0, 0.0)") if part else None,
                 )
 
     def make(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.body import Body
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.formulas import unknown
@@ -33,6 +33,10 @@ class TileBody(Body):
     def axis(self, dim: Dim) -> int | None:
         """0 where a dim lies over the tile's rows, 1 over its columns, None over neither."""
         return self.tile.axis(dim) if self.tile else None
+
+    @property
+    def columns(self) -> str:
+        return str(self.tile.cols) if self.tile else ""
 
     def load(self, node: ast.Name, name: str, type: Type) -> Value:
         if self.tile is None:
@@ -75,12 +79,14 @@ class TileBody(Body):
 
     def usable(self, node: ast.expr, values: Sequence[Value]) -> None:
         """Raises where a partial, a pick or a vector over neither dim of the tile is used as a value."""
-        for value in values:
+        for index, value in enumerate(values):
             if value.form is Form.PARTIAL:
+                whole, part = repairs.outermost(self.unit.node, node), repairs.operand(node, index)
                 raise rules.PartialUse(
                     node,
                     f"{shown(node)} uses a partial, which holds one tile's share only; return it, finish it in a "
                     "@finisher (total_...), and pass the result to the next kernel",
+                    (whole, ast.unparse(part)) if part else None,
                 )
             if value.form is Form.PICK:
                 raise rules.PartialUse(

@@ -21,8 +21,8 @@ class Report:
         line, column = self.place(broken.node)
         self._found[Diagnostic(type(broken).__name__, broken.message, line, column, fix=self._edit(broken))] = None
 
-    def add_at(self, rule: type[Broken], message: str, line: int, column: int) -> None:
-        self._found[Diagnostic(rule.__name__, message, line, column)] = None
+    def add_at(self, rule: type[Broken], message: str, line: int, column: int, fix: Edit | None = None) -> None:
+        self._found[Diagnostic(rule.__name__, message, line, column, fix=fix)] = None
 
     def place(self, node: ast.AST | None) -> tuple[int, int]:
         line = getattr(node, "lineno", 0)

@@ -12,10 +12,13 @@ from collections.abc import Iterable
 _SHOWN = 48
 
 
-class Broken(Exception):
-    """A rule that a candidate breaks at a node. `replace` offers a repair: a node and the text to put in its place."""
+Repair = tuple[ast.AST, str]  # a node, and the text to put in its place
 
-    def __init__(self, node: ast.AST | None, message: str, replace: tuple[ast.AST, str] | None = None) -> None:
+
+class Broken(Exception):
+    """A rule that a candidate breaks at a node. `replace` offers a repair."""
+
+    def __init__(self, node: ast.AST | None, message: str, replace: Repair | None = None) -> None:
         super().__init__(message)
         self.node, self.message, self.replace = node, message, replace
 
@@ -279,8 +282,9 @@ class SignatureOutputs(Broken):
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
     """The option spelt most like `name`, if any is close."""
-    found = difflib.get_close_matches(name[:_SHOWN], list(options), n=1, cutoff=0.6)
-    return found[0] if found else None
+    known = list(options)
+    found = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)
+    return found[0] if found else next((o for o in known if o.lower() == name.lower()), None)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-_ALLOWED: dict[str, tuple[object, ...]] = {
+ALLOWED: dict[str, tuple[object, ...]] = {
     "block_m": (16, 32, 64, 128, 256),
     "block_n": (16, 32, 64, 128, 256),
     "block_k": (16, 32, 64, 128),
@@ -13,7 +13,7 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "warps": (1, 2, 4, 8, 16),
     "group_m": (1, 2, 4, 8, 16, 32),
     "slice_n": (0, 16, 32, 64, 128, 256),
-    "mainloop": ("auto", "portable", "hopper"),
+    "mainloop": ("auto", "portable", "hopper", "pingpong"),
 }
 
 
@@ -26,7 +26,8 @@ class Schedule:
     """Tile of the product in elements, pipeline stages, warps, tile-order group, epilogue slice in product columns.
 
     slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
-    portable Triton one, or Hopper's warp-specialised one (sm_90, aligned shapes); "auto" lets the lowering choose.
+    portable Triton one, or Hopper's warp-specialised ones (sm_90, aligned shapes): "hopper", where all warps share a
+    tile, or "pingpong", where two groups of four take tiles by turns (tiles of 128 x 128); "auto" lets the lowering choose.
     """
 
     block_m: int = 128
@@ -39,7 +40,7 @@ class Schedule:
     mainloop: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in _ALLOWED.items():
+        for name, allowed in ALLOWED.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ScheduleError(
@@ -50,7 +51,7 @@ class Schedule:
 
     def with_hints(self, hints: Mapping[str, object]) -> Schedule:
         """This schedule with a kernel's hints in place; raises ScheduleError."""
-        unknown = [name for name in hints if name not in _ALLOWED]
+        unknown = [name for name in hints if name not in ALLOWED]
         if unknown:
             raise ScheduleError(f"{unknown[0]!r} is not a schedule hint; the hints are {', '.join(HINTS)}")
         return replace(self, **hints)  # type: ignore[arg-type]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.declarations import check_name, declared_type
+from coda_synth.coda_api.errors import Edit
 from coda_synth.coda_api.program import Param, Type
 from coda_synth.coda_api.report import Report
 from coda_synth.coda_api.rules import Broken, nearest, shown
@@ -87,7 +89,9 @@ def _tree(text: str, report: Report) -> ast.Module | None:
         message = (
             f"this is not Python syntax: {error.msg}; a candidate is one Python-syntax text without Markdown fences"
         )
-        report.add_at(rules.BrokenSyntax, message, error.lineno or 1, max(error.offset or 1, 1))
+        line, column = error.lineno or 1, max(error.offset or 1, 1)
+        colon = Edit(line, column, column, ":") if error.msg == "expected ':'" else None
+        report.add_at(rules.BrokenSyntax, message, line, column, colon)
         return None
     except (RecursionError, MemoryError):
         report.add_at(rules.TooDeep, f"expressions nest deeper than {MAX_DEPTH} levels; give the parts names", 1, 1)
@@ -123,7 +127,9 @@ def _top_level(node: ast.stmt, file: File, report: Report) -> None:
             return
         case ast.Import() | ast.ImportFrom():
             raise rules.TopLevel(
-                node, "nothing is imported: the words are all there is (only `from coda_api import ...` is ignored)"
+                node,
+                "nothing is imported: the words are all there is (only `from coda_api import ...` is ignored)",
+                (node, ""),
             )
         case ast.Assign(targets=[ast.Name(id=name)]):
             check_name(name, node, "a constant")
@@ -170,14 +176,20 @@ def _decorator(node: ast.FunctionDef) -> tuple[str, tuple[ast.keyword, ...]]:
     if len(node.decorator_list) != 1:
         count = len(node.decorator_list) or "no"
         raise rules.DecoratorNeeded(
-            node, f"{node.name!r} has {count} decorators; it must have exactly one of {allowed}"
+            node,
+            f"{node.name!r} has {count} decorators; it must have exactly one of {allowed}",
+            None if node.decorator_list else repairs.decorator(node),
         )
     match node.decorator_list[0]:
         case ast.Name(id=kind) if kind in DECORATORS:
             return kind, ()
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords) if kind in DECORATORS:
             if keywords and kind != "kernel":
-                raise rules.ScheduleHint(keywords[0], f"@{kind} takes no keywords; schedule hints belong to @kernel")
+                raise rules.ScheduleHint(
+                    keywords[0],
+                    f"@{kind} takes no keywords; schedule hints belong to @kernel",
+                    (node.decorator_list[0], kind),
+                )
             return kind, tuple(keywords)
         case other:
             name = other.func if isinstance(other, ast.Call) else other
@@ -195,7 +207,13 @@ def _parameters(node: ast.FunctionDef, kind: str, report: Report) -> dict[str, T
     for odd in extra:
         report.add(rules.ParameterList(odd, f"{odd.arg!r}: a unit has plain parameters only, without *, ** or /"))
     for default in [*given.defaults, *(d for d in given.kw_defaults if d)]:
-        report.add(rules.ParameterList(default, "parameters have no defaults; the program passes every argument"))
+        report.add(
+            rules.ParameterList(
+                default,
+                "parameters have no defaults; the program passes every argument",
+                repairs.without_default(given, default),
+            )
+        )
     types: dict[str, Type | None] = {}
     for arg in given.args:
         try:
@@ -214,7 +232,9 @@ def number(value: Number, node: ast.AST) -> Number:
     if isinstance(value, int) and not -(2**31) <= value < 2**31:
         raise rules.NumberRange(node, "this integer does not fit 32 bits; write a float, as 1e10")
     if isinstance(value, float) and (math.isnan(value) or (abs(value) > 3.4028234e38 and not math.isinf(value))):
-        raise rules.NumberRange(node, "this number does not fit a 32-bit float; the constant `inf` is infinity")
+        raise rules.NumberRange(
+            node, "this number does not fit a 32-bit float; the constant `inf` is infinity", (node, "inf")
+        )
     return value
 
 
@@ -232,6 +252,8 @@ _FOLDED = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 
 def _constant(node: ast.expr, known: Mapping[str, Number]) -> Number:
     match node:
+        case ast.Constant(value=str() as text) if re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", text):
+            raise rules.ConstantValue(node, f"{shown(node)} is text; a number has no quotes", (node, text))
         case ast.Constant(value=bool() | str() | bytes() | complex() | None):
             pass
         case ast.Constant(value=value) if value is not Ellipsis:

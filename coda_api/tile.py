@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Gemm, TypeKind
 from coda_synth.coda_api.report import Report
@@ -82,6 +82,9 @@ def _matrix(unit: UnitText, node: ast.expr) -> tuple[str, tuple[Dim, ...]]:
         node,
         f"gemm takes matrix parameters as they lie, not {shown(node)}; scale the product, or make the operand in an "
         "earlier unit",
+        repairs.matrix(
+            node, [n for n, t in unit.types.items() if t and t.kind is TypeKind.TENSOR and len(t.dims) == 2]
+        ),
     )
 
 
@@ -113,7 +116,7 @@ def read_hints(unit: UnitText, constants: Mapping[str, Number], report: Report) 
             hints[name] = value
         except ScheduleError as error:
             close = did_you_mean(name, HINTS) if name not in HINTS else ""
-            report.add(rules.ScheduleHint(word, f"{error}{close}"))
+            report.add(rules.ScheduleHint(word, f"{error}{close}", repairs.hint(word)))
     return hints
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from coda_synth.coda_api import rules
+from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.binding import (
     Actual,
     Arguments,
@@ -117,23 +117,39 @@ class Wiring:
         unit = checked.text.name
         if len(call.args) > len(names) or any(isinstance(a, ast.Starred) for a in call.args):
             raise rules.CallArguments(
-                call, f"{unit} takes {len(names)} arguments ({', '.join(names)}), not {len(call.args)}"
+                call,
+                f"{unit} takes {len(names)} arguments ({', '.join(names)}), not {len(call.args)}",
+                repairs.with_fewer(call, len(names)),
             )
         given: dict[str, ast.expr] = dict(zip(names, call.args, strict=False))
         for word in call.keywords:
             if word.arg not in names:
+                close = nearest(str(word.arg), [n for n in names if n not in given])
                 raise rules.CallArguments(
                     word,
                     f"{unit} has no parameter {word.arg!r}{did_you_mean(str(word.arg), names)}; it takes "
                     f"{', '.join(names)}",
+                    (word, f"{close}={ast.unparse(word.value)}") if close else None,
                 )
             if word.arg in given:
                 raise rules.CallArguments(word, f"{word.arg!r} is given twice")
             given[word.arg] = word.value
         missing = [name for name in names if name not in given]
         if missing:
-            raise rules.CallArguments(call, f"{unit} takes {', '.join(names)}; {', '.join(missing)} is missing")
+            said = f"{unit} takes {', '.join(names)}; {', '.join(missing)} is missing"
+            raise rules.CallArguments(call, said, self._completed(call, missing))
         return {name: (self._actual(given[name]), given[name]) for name in names}
+
+    def _completed(self, call: ast.Call, missing: list[str]) -> rules.Repair | None:
+        """The call with what it lacks, where the program has an input, or one earlier output, of that very name."""
+        found: dict[str, str] = {}
+        for name in missing:
+            outputs = [f"{c}.{name}" for c, made in self.results.items() if made and name in made]
+            known = [name] if name in self.text.types else outputs
+            if len(known) != 1:
+                return None
+            found[name] = known[0]
+        return repairs.with_arguments(call, found)
 
     def _actual(self, node: ast.expr) -> Actual:
         try:
