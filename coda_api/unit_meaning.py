@@ -190,8 +190,11 @@ class UnitMeaning:
         return x.repeat(1, self._dim(value) // small)
 
     def _rotation(self, value: Value, pos: Tensor, high: Tensor, low: Tensor) -> tuple[Tensor, Tensor]:
-        angle = 2 * math.pi * (pos.to(self.dtype) * (high.to(self.dtype) + low.to(self.dtype)))
-        return angle.cos(), angle.sin()
+        turns = pos.double() * (
+            high.double() + low.double()
+        )  # kernels reduce the range exactly, so no dtype may narrow it
+        angle = 2 * math.pi * (turns - turns.round())
+        return angle.cos().to(self.dtype), angle.sin().to(self.dtype)
 
     def _reduce(self, value: Value, x: Tensor, reduction: Callable[..., Tensor], *others: Tensor) -> Partial:
         """One value per kept element and tile of the reduced axis."""
