@@ -126,13 +126,14 @@ def _finisher(unit: FinisherPlan, stored: Mapping[str, Stored]) -> Unit:
 
 def _preparation(unit: PreparationPlan, stored: Mapping[str, Stored]) -> Unit:
     values, scope = _values(unit), _Scope()
+    dim = _whole_dims({s for e in _loads(values) for d in stored[e.name].dims for s in d.all_symbols})
 
     def read(e: Expr) -> str:
-        return scope.add(e.name, _tensor(map(str, stored[e.name].dims)), _short(stored[e.name]))
+        return scope.add(e.name, _tensor(map(dim, stored[e.name].dims)), _short(stored[e.name]))
 
     for e in _loads(values):
         read(e)
-    body = Body(values, read, str, scope.params.values())
+    body = Body(values, read, dim, scope.params.values())
     return Unit(unit, unit.kind, scope.listed(), body.lines, body.returned, _outputs(unit))
 
 
@@ -148,6 +149,20 @@ def _local_dims(base: Dim, used: set[str]) -> Callable[[Dim], str]:
             return str(Dim.symbol(_COLS) * ratio)
         names = {s: Dim.symbol(f"{s}_" if s in used else s) for s in dim.all_symbols}
         return str(dim.substitute(names))
+
+    return write
+
+
+def _whole_dims(used: set[str]) -> Callable[[Dim], str]:
+    """A product of symbols is one symbol here: a length of H*HQ tells neither of them."""
+    letters: dict[Dim, str] = {}
+
+    def write(dim: Dim) -> str:
+        if len(dim.all_symbols) < 2:
+            return str(dim)
+        base = next((b for b in letters if (dim / b).is_number), dim)
+        letters.setdefault(base, next(c for c in "NPQRSUVW" if c not in {*used, *letters.values()}))
+        return str(Dim.symbol(letters[base]) * (dim / base))
 
     return write
 

@@ -215,7 +215,7 @@ def test_invented_references_are_derived(made: TaskSpec) -> None:
     proven(made)
 
 
-@pytest.mark.parametrize("name", REPRESENTATIVE)
+@pytest.mark.parametrize("name", [*REPRESENTATIVE, "rmsnorm_qkv_rope"])
 def test_tasks_are_derived_as_the_golden_text(name: str) -> None:
     text, _ = proven(task(name))
     path = GOLDEN / f"{name}.coda"
