@@ -66,7 +66,7 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if dtype in FORMATS:
             return exact
         exponent = torch.frexp(exact)[1].double()
-        ulp = torch.exp2(exponent - SIGNIFICANT_BITS[dtype])
+        ulp = torch.exp2((exponent - SIGNIFICANT_BITS[dtype]).clamp(min=-1022.0))  # never zero
         below = torch.floor(exact / ulp)
         up = (self._uniform(exact) < 0.5) & (below * ulp < exact)
         return torch.where(exact.isfinite(), (below + up) * ulp, exact).to(dtype)

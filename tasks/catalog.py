@@ -46,6 +46,8 @@ _MODULES = {
         "rmsnorm_backward",
         "layernorm_backward",
         "rope_backward",
+        "qknorm_rope_backward",
+        "lm_head_cross_entropy_backward",
     )
 }
 

@@ -83,6 +83,29 @@ def rope(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
     return {"qkv": qkv.detach()}, {"dz": dz, "zdz": (z * dz).sum(-1)}
 
 
+def qknorm_rope(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    found = {}
+    angle = (i["pos"].double()[:, None] * i["inv_freq"])[:, None]
+    for name in ("q", "k"):
+        z, gain = leaf(i[name]), leaf(i[f"g_{name}"])
+        heads = F.rms_norm(z.unflatten(-1, (-1, len(gain))), (len(gain),), gain, i["eps"])
+        a, b = heads.chunk(2, -1)
+        turned = torch.complex(a, b) * torch.polar(torch.ones_like(angle), angle)
+        y = torch.cat((turned.real, turned.imag), -1).flatten(1)
+        found[f"dz_{name}"], found[f"dg_{name}"] = grads((y * i[f"d{name}"]).sum(), z, gain)
+    return {}, {n: found[n] for n in ("dz_q", "dz_k", "dg_q", "dg_k")}
+
+
+def cross_entropy(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    h, w = leaf(i["h"]), leaf(i["w"])
+    z = F.linear(h, w)
+    total = F.cross_entropy(z, i["target"], reduction="sum")
+    (dz,) = torch.autograd.grad(total, z, retain_graph=True)
+    dh, dw = grads(i["alpha"] * total, h, w)
+    given = {"lse": torch.logsumexp(z, -1).detach()}
+    return given, {"dz": dz, "s": (z * dz).sum(-1) / h.shape[-1], "dh": dh, "dw": dw}
+
+
 FORWARDS: dict[str, Forward] = {
     "linear_backward": linear,
     "swiglu_backward": gated(F.silu),
@@ -91,6 +114,8 @@ FORWARDS: dict[str, Forward] = {
     "rmsnorm_backward": rmsnorm,
     "layernorm_backward": layernorm,
     "rope_backward": rope,
+    "qknorm_rope_backward": qknorm_rope,
+    "lm_head_cross_entropy_backward": cross_entropy,
 }
 
 
@@ -108,7 +133,7 @@ def test_the_reference_is_autograds_result(name: str) -> None:
             assert (found[output] - value).abs().max() <= 1e-10 * size, (output, sizes)
 
 
-@pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward"])
+@pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward", "lm_head_cross_entropy_backward"])
 def test_saved_values_are_those_of_the_forward(name: str) -> None:
     """What the generator gives beside what it draws is what the forward would have saved, up to float32."""
     spec = task(name)
