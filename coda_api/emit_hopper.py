@@ -11,18 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_kernel import KernelEmitter
-from coda_synth.coda_api.expressions import LoweringError
-from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
-from coda_synth.coda_api.program import Kernel, Value, walk
+from coda_synth.coda_api.hopper_plan import DoesNotFit, HopperPlan
+from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.spelling import gluon
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function, itemsize
-
-SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
-_GROUPS = {"group_sum", "group_max", "group_min", "spread"}  # spelled only where a slice is exactly one group
-_REFUSED = {*_GROUPS, "accumulate"}
 
 
 def emit_hopper(
@@ -39,79 +32,31 @@ def emit_hopper(
     A schedule without a slice gets the widest with which the loader can bring a whole tile's epilogue ahead of time, or
     else the widest that fits at all.
     """
-    widths = (schedule.slice_n,) if schedule.slice_n else (128, 64, 32)
+    running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())  # states take registers too
+    widths = (schedule.slice_n,) if schedule.slice_n else (64, 32) if running else (128, 64, 32)
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
     for ahead in (True, False):
         for one in tried:
             try:
                 return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(ahead)
-            except _DoesNotFit as error:
+            except DoesNotFit as error:
                 last = error
     raise last
 
 
-class _DoesNotFit(LoweringError):
-    """The epilogue's tiles need more shared memory than the operands leave."""
-
-
-class _HopperEmitter(KernelEmitter):
-    epilogue_type = HopperEpilogue
-
+class _HopperEmitter(HopperPlan):
     def emit(self, ahead: bool = True) -> UnitText:
-        """ahead: the rings must hold all slices of a tile; raises _DoesNotFit."""
+        """ahead: the rings must hold all slices of a tile; raises DoesNotFit."""
+        self.groups = 2 if self.schedule.mainloop == "pingpong" else 1
+        self.warps = self.schedule.warps // self.groups
         self._refuse()
         self.epilogue.emit()
         self.loads = dict(self.slice.rings)
         self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
         self._budget(ahead)
         parts = [self._epilogue_text(), self._loader_text(), self._consumer_text(), self._kernel_text()]
-        return UnitText(self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True)
-
-    def _refuse(self) -> None:
-        refused = {v.word for v in walk(self.live)} & _REFUSED
-        if self.geometry.half_group:
-            refused -= _GROUPS
-        if refused:
-            raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
-        s = self.schedule
-        if s.warps not in (4, 8) or s.block_m < 16 * s.warps:
-            raise LoweringError(
-                f"the Hopper kernel has 4 or 8 warps of 16 rows or more each; block_m = {s.block_m}, warps = {s.warps}"
-            )
-
-    # -- shared memory
-
-    def _bytes(self, widths: Mapping[str, int]) -> int:
-        segments = self.geometry.segments
-        return sum(self.schedule.block_m * w * segments * self._itemsize(t) for t, w in widths.items())
-
-    def _itemsize(self, text: str) -> int:
-        by_text = {self.slice.param_names[n]: i for n, i in self.tensors.params.items()}
-        by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
-        return itemsize(by_text[text].dtype)
-
-    def _budget(self, ahead: bool) -> None:
-        """Slots of the rings. Best is a slot for every slice, with outputs staged where a tile was read; then slots for
-        every slice and rings of their own for outputs; then fewer slots."""
-        free = SHARED_BYTES - self.schedule.operand_bytes()
-        load, slices = self._bytes(self.loads), self.geometry.slices
-        pairs = self.epilogue.pairs  # type: ignore[attr-defined]
-        own = {t: w for t, w in self.stores.items() if t not in pairs}
-        plans = [(slices, o, own) for o in (2, 1) if pairs] + [(slices, o, self.stores) for o in (2, 1)]
-        if not ahead:
-            plans += [(i, o, self.stores) for i in (2, 1) if i < slices for o in (2, 1)]
-        for in_slots, out_slots, stores in plans:
-            if in_slots * load + out_slots * self._bytes(stores) <= free:
-                self.in_slots, self.out_slots, self.pairs = (
-                    in_slots,
-                    out_slots,
-                    pairs if stores is own and pairs else {},
-                )
-                self.stores = stores
-                return
-        beside = self.schedule.operand_bytes()
-        raise _DoesNotFit(
-            f"{load + self._bytes(own)} bytes of epilogue tiles do not fit beside {beside} bytes of operands"
+        return UnitText(
+            self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True, warps=self.warps
         )
 
     # -- texts
@@ -120,10 +65,11 @@ class _HopperEmitter(KernelEmitter):
         staged = self.epilogue.staged  # type: ignore[attr-defined]
         lines = self.slice.inner.lines
         before = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
+        own = "WHICH * {0} + step % {0}" if self.groups > 1 else "step % {0}"
         if self.loads:
-            before += ["slot = step % IN_SLOTS", "mbarrier.wait(loaded.index(slot), (step // IN_SLOTS) & 1)"]
+            before += [f"slot = {own.format('IN_SLOTS')}", "mbarrier.wait(loaded.index(slot), (step // IN_SLOTS) & 1)"]
         if self.stores:
-            before.append("out_slot = step % OUT_SLOTS")
+            before.append(f"out_slot = {own.format('OUT_SLOTS')}")
         after = ["fence_async_shared()", *staged] if staged else []
         if self.loads and not self.pairs:
             after.append("mbarrier.arrive(freed.index(slot), count=1)")
@@ -133,12 +79,14 @@ class _HopperEmitter(KernelEmitter):
         self._inner_name = f"{self.name}_epilogue"
         extra = [f"{t}_ring" for t in (*self.loads, *self.stores)]
         extra += ["loaded", "freed"] if self.loads else []
+        extra += ["WHICH"] if self.groups > 1 else []
         constants = {
             "PENDING": str((self.out_slots - 1) * len(staged)),
             "IN_SLOTS": str(self.in_slots),
             "OUT_SLOTS": str(self.out_slots),
         }
-        text, self.passed = self.epilogue.function_text(self._inner_name, ["step", *extra])
+        params = ["step", *("WHICH: gl.constexpr" if n == "WHICH" else n for n in extra)]
+        text, self.passed = self.epilogue.function_text(self._inner_name, params)
         for name, value in constants.items():
             text = re.sub(rf"\b{name}\b", value, text)
         self.extra = extra
@@ -148,24 +96,6 @@ class _HopperEmitter(KernelEmitter):
         for output, read in self.pairs.items():
             line = line.replace(f"{output}_ring.index(out_slot", f"{read}_ring.index(slot")
         return line
-
-    def _tiles(self, body: list[str]) -> list[str]:
-        m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
-        return [
-            f"tiles_m, tiles_n = gl.cdiv({m}, BLOCK_M), gl.cdiv({n}, BLOCK_N)",
-            "for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):",
-            "    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
-            "    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
-            *(f"    {line}" for line in body),
-        ]
-
-    def _size_names(self) -> list[str]:
-        return [p.name for p in self.sizes.params()]
-
-    def _signature(self, names: list[str]) -> list[str]:
-        constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
-        constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS"}
-        return [f"{n}: gl.constexpr" if n in constants else n for n in names]
 
     def _loader_text(self) -> str:
         gemm = self.kernel.gemm
@@ -185,7 +115,7 @@ class _HopperEmitter(KernelEmitter):
             *self._tile_loads(),
         ]
         names = self._loader_names()
-        head = ["step = 0", *(["slice_step = 0"] if self.loads else [])]
+        head = ["step = 0", *(["slice_step = 0" if self.groups == 1 else "turn_step = 0"] if self.loads else [])]
         return function(f"{self.name}_loader", self._signature(names), [*head, *self._tiles(body)])
 
     def _loader_names(self) -> list[str]:
@@ -213,11 +143,15 @@ class _HopperEmitter(KernelEmitter):
         """The loader's copies of the epilogue's tiles, a slot for each slice, while the mainloop still runs."""
         if not self.loads:
             return []
+        slices, base = self.geometry.slices, ""
         lines = []
-        for columns in self.geometry.offsets():
+        if self.groups > 1:  # the consumers take tiles by turns, and each has its own part of the rings
+            lines, base = [f"slice_step = turn_step // 2 * {slices}"], f"turn_step % 2 * {self.in_slots} + "
+        for i, columns in enumerate(self.geometry.offsets()):
+            step = f"(slice_step + {i})" if i else "slice_step"
             lines += [
-                f"slot = slice_step % {self.in_slots}",
-                f"mbarrier.wait(freed.index(slot), ((slice_step // {self.in_slots}) & 1) ^ 1)",
+                f"slot = {base}{step} % {self.in_slots}",
+                f"mbarrier.wait(freed.index(slot), (({step} // {self.in_slots}) & 1) ^ 1)",
                 f"mbarrier.expect(loaded.index(slot), {self._bytes_of_slice()})",
             ]
             for text in self.loads:
@@ -228,23 +162,7 @@ class _HopperEmitter(KernelEmitter):
                         f"tma.async_copy_global_to_shared({text}, [row, {self._start_of(text, columns, segment)}], "
                         f"loaded.index(slot), {text}_ring.index({at}))"
                     )
-            lines.append("slice_step += 1")
-        return lines
-
-    def _cols_of(self, text: str) -> Dim:
-        name = next(n for n, t in self.slice.param_names.items() if t == text)
-        return self.tensors.params[name].dims[1]
-
-    def _segments_of(self, text: str) -> int:
-        return self.geometry.segments_of(self._cols_of(text))
-
-    def _bytes_of_slice(self) -> int:
-        m = self.schedule.block_m
-        return sum(m * w * self._segments_of(t) * self._itemsize(t) for t, w in self.loads.items())
-
-    def _start_of(self, text: str, columns: tuple[int, ...], segment: int) -> str:
-        start = self.slice.start(self._cols_of(text), segment)
-        return re.sub(r"\bcol\b", f"(col + {columns[0]})" if columns[0] else "col", start)
+        return [*lines, f"slice_step += {slices}" if self.groups == 1 else "turn_step += 1"]
 
     def _consumer_text(self) -> str:
         gemm = self.kernel.gemm
@@ -259,6 +177,7 @@ class _HopperEmitter(KernelEmitter):
         outer = [line.replace("tl.", "gl.") for line in self.slice.outer.lines]
         body = [
             *(rows + outer if self._rows() else []),
+            *self._awaits_turn(),
             "stage = step % STAGES",
             "mbarrier.wait(full.index(stage), (step // STAGES) & 1)",
             f"acc = warpgroup_mma({a}, {b}, warpgroup_mma_init(zero), use_acc=False, is_async=True)",
@@ -270,9 +189,10 @@ class _HopperEmitter(KernelEmitter):
             f"    acc = warpgroup_mma({a}, {b}, acc, is_async=True)",
             "    acc = warpgroup_mma_wait(1, deps=(acc,))",
             "    mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)",
+            *(["mbarrier.arrive(turn.index(1 - WHICH), count=1)"] if self.groups > 1 else []),
             "acc = warpgroup_mma_wait(0, deps=(acc,))",
             "mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)",
-            "step += steps",
+            "step += steps" if self.groups == 1 else "step += 2 * steps",
             *(
                 f"{n} = gl.full((BLOCK_M,), {self._neutral(n)}, gl.float32, layout=gl.SliceLayout(1, layout))"
                 for n in states
@@ -288,11 +208,19 @@ class _HopperEmitter(KernelEmitter):
             "zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)",
             *self._layout_of_slices(split, first),
             f"steps = gl.cdiv({self.sizes.text(gemm.inner)}, BLOCK_K)",
-            "step, slice_step = 0, 0",
+            "step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0",
         ]
         tail = ["tma.store_wait(0)"] if self.stores or self.pairs else []
         names = self._consumer_names()
-        return function(f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body), *tail])
+        return function(
+            f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body, self.groups > 1), *tail]
+        )
+
+    def _awaits_turn(self) -> list[str]:
+        """Mainloops alternate, so that one group's epilogue runs under the other's."""
+        if self.groups == 1:
+            return []
+        return [f"mbarrier.wait(turn.index(WHICH), ((slice_step // {self.geometry.slices}) & 1) ^ (1 - WHICH))"]
 
     def _released(self) -> list[str]:
         """Slots in which outputs were staged go back to the loader once the stores have read them: by now they have."""
@@ -302,8 +230,11 @@ class _HopperEmitter(KernelEmitter):
             "if slice_step > 0:",
             "    tma.store_wait(0)",
             f"    for i in gl.static_range({self.in_slots}):",
-            "        mbarrier.arrive(freed.index(i), count=1)",
+            f"        mbarrier.arrive(freed.index({self._own_slot('i')}), count=1)",
         ]
+
+    def _own_slot(self, slot: str) -> str:
+        return slot if self.groups == 1 else f"WHICH * {self.in_slots} + {slot}"
 
     @staticmethod
     def _layout_of_slices(split: list[str], first: str) -> list[str]:
@@ -330,12 +261,14 @@ class _HopperEmitter(KernelEmitter):
         assert gemm is not None
         a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
         rest = [p.name for p in self._memory_params() if p.name not in (a, b, *self.loads)]
+        turns = ["WHICH", "turn"] if self.groups > 1 else []
         return [
+            *turns,
             f"{a}_stages",
             f"{b}_stages",
             "full",
             "empty",
-            *self.extra,
+            *(n for n in self.extra if n != "WHICH"),
             *rest,
             *self._size_names(),
             *self._constants(True),
@@ -356,16 +289,12 @@ class _HopperEmitter(KernelEmitter):
         for text, slots in [*((t, self.in_slots) for t in self.loads), *((t, self.out_slots) for t in self.stores)]:
             count = self._segments_of(text) if text in self.loads else self._store_segments(text)
             box = ", ".join(str(n) for n in boxes[text].block)
-            lines.append(
-                f"{text}_ring = gl.allocate_shared_memory({text}.dtype, [{slots * count}, {box}], {text}.layout)"
-            )
-        lines += self._barriers("full", "empty", "STAGES")
-        lines += self._barriers("loaded", "freed", str(self.in_slots)) if self.loads else []
-        consumer, loader = self._consumer_names(), self._loader_names()
-        lines += ["gl.warp_specialize(", "    ["]
-        for name, args in (("consumer", consumer), ("loader", loader)):
-            lines.append(f"        ({self.name}_{name}, ({', '.join(args)})),")
-        lines += ["    ],", "    [1],", "    [24],", ")"]
+            whole = f"[{slots * count * self.groups}, {box}]"
+            lines.append(f"{text}_ring = gl.allocate_shared_memory({text}.dtype, {whole}, {text}.layout)")
+        lines += self._barriers("full", "empty", count="STAGES")
+        lines += self._barriers("loaded", "freed", count=str(self.in_slots * self.groups)) if self.loads else []
+        lines += self._barriers("turn", count="2") if self.groups > 1 else []
+        lines += self._partitions()
         s = self.schedule
         base = [p for p in self._params() if p.name not in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")]
         values = {
@@ -374,20 +303,22 @@ class _HopperEmitter(KernelEmitter):
             "BLOCK_K": s.block_k,
             "GROUP_M": s.group_m,
             "STAGES": s.stages,
-            "WARPS": s.warps,
+            "WARPS": self.warps,
         }
         self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items())]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
 
-    def _store_segments(self, text: str) -> int:
-        name = next(n for n, t in self.slice.output_names.items() if t == text)
-        return self.geometry.segments_of(self.tensors.outputs[name].dims[1])
+    def _partitions(self) -> list[str]:
+        """Who runs: the consumers first, which own the kernel's warps, and one loader warp with few registers."""
+        names = self._consumer_names()
+        roles = [("consumer", [str(which) if n == "WHICH" else n for n in names]) for which in range(self.groups)]
+        roles.append(("loader", self._loader_names()))
+        warps, registers = ("[1]", "[24]") if self.groups == 1 else ("[4, 1]", "[240, 24]")
+        lines = [f"        ({self.name}_{role}, ({', '.join(args)}))," for role, args in roles]
+        return ["gl.warp_specialize(", "    [", *lines, "    ],", f"    {warps},", f"    {registers},", ")"]
 
     @staticmethod
-    def _barriers(filled: str, emptied: str, count: str) -> list[str]:
-        lines = [
-            f"{n} = gl.allocate_shared_memory(gl.int64, [{count}, 1], mbarrier.MBarrierLayout())"
-            for n in (filled, emptied)
-        ]
+    def _barriers(*names: str, count: str) -> list[str]:
+        lines = [f"{n} = gl.allocate_shared_memory(gl.int64, [{count}, 1], mbarrier.MBarrierLayout())" for n in names]
         lines.append(f"for i in gl.static_range({count}):")
-        return lines + [f"    mbarrier.init({n}.index(i), count=1)" for n in (filled, emptied)]
+        return lines + [f"    mbarrier.init({n}.index(i), count=1)" for n in names]

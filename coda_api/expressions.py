@@ -49,6 +49,32 @@ _RESERVED |= {
     "at_k",
     "owner",
 }
+_RESERVED |= {
+    "step",
+    "steps",
+    "slot",
+    "out_slot",
+    "stage",
+    "zero",
+    "accumulator",
+    "layout",
+    "half_layout",
+    "double_layout",
+}
+_RESERVED |= {
+    "full",
+    "empty",
+    "loaded",
+    "freed",
+    "slice_step",
+    "turn_step",
+    "gl",
+    "gluon",
+    "tma",
+    "mbarrier",
+    "described",
+}
+_RESERVED |= {"STAGES", "WARPS", "WHICH", "IN_SLOTS", "OUT_SLOTS", "PENDING", "i"}
 _RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(
     FUNCTIONS
 )

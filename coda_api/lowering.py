@@ -6,9 +6,10 @@ here imports torch or triton, or runs anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from coda_synth.coda_api.default_schedules import default_schedules
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
 from coda_synth.coda_api.emit_hopper import emit_hopper
@@ -20,13 +21,12 @@ from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.storage import accumulated_into, stored_dtype, torch_name
+from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
 
-POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
 FINISHER_WARPS = 4
 
-__all__ = ["LoweringError", "lower", "schedule_of"]
+__all__ = ["LoweringError", "lower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,6 @@ class Stored:
     dtype: str
     tile: int = 0  # for a partial: the columns (or rows) of the reduced dim that one tile holds
     reduced: Dim | None = None
-
-
-def schedule_of(call: Call, schedules: Mapping[str, Schedule]) -> Schedule:
-    """The schedule of a kernel's call: given by name, or the default with the text's hints."""
-    assert isinstance(call.unit, Kernel)
-    default = Schedule() if call.unit.gemm else POINTWISE
-    return schedules.get(call.name) or default.with_hints(call.unit.hints)
 
 
 def lower(
@@ -93,10 +86,12 @@ class _Lowering:
         for spec in self.signature.inputs:
             self.stored[Ref(input=spec.name)] = Stored(spec.name, spec.type.dims, torch_name(spec.dtype))
         live = self.program.live_calls()
-        for call in live:
-            self._store_outputs(call)
         described = "hopper" if self.hopper else "descriptor"
-        self.form = self.form or (described if self._aligned() else "pointer")
+        self.form = self.form or (described if self._aligned(live) else "pointer")
+        for call in live:
+            if isinstance(call.unit, Kernel):
+                self.used_schedules[call.name] = self._schedule(call, call.unit)
+            self._store_outputs(call)
         for call in live:
             self._lower_call(call)
         return self._generated()
@@ -126,7 +121,7 @@ class _Lowering:
     def _partial(self, call: Call, name: str, value: Value, dims: tuple[Dim, ...]) -> Stored:
         kernel = call.unit
         assert isinstance(kernel, Kernel) and value.rows is not None and value.cols is not None
-        schedule = schedule_of(call, self.schedules)
+        schedule = self.used_schedules[call.name]
         reduction = value.args[0] if value.word == "part" else value
         rows_reduced = reduction.attrs["axis"] == 0
         block, whole = (schedule.block_m, kernel.rows) if rows_reduced else (schedule.block_n, kernel.cols)
@@ -137,15 +132,48 @@ class _Lowering:
     def _of(self, ref: Ref) -> Stored:
         return self.stored[ref]
 
-    def _aligned(self) -> bool:
+    def _aligned(self, live: Iterable[Call]) -> bool:
         """TMA needs every row of every matrix to start at a multiple of 16 bytes."""
-        matrices = [s for s in self.stored.values() if len(s.dims) == 2 and s.reduced is None]
-        return all(s.dims[-1].size(self.sizes) * itemsize(s.dtype) % 16 == 0 for s in matrices)
+        matrices = [(i.type.dims, torch_name(i.dtype)) for i in self.signature.inputs]
+        for call in live:
+            for output in self.program.live_outputs(call):
+                value = call.unit.outputs[output]
+                if value.form is not Form.PARTIAL and value.cols is not None:
+                    dtype = stored_dtype(self.program, self.signature, call, output)
+                    matrices.append(((call.dim(value.rows or value.cols), call.dim(value.cols)), dtype))
+        return all(dims[-1].size(self.sizes) * itemsize(dtype) % 16 == 0 for dims, dtype in matrices if len(dims) == 2)
+
+    # -- schedules
+
+    def _schedule(self, call: Call, kernel: Kernel) -> Schedule:
+        """What the caller chose for this call, or its author for the kernel, or the first default that has a text."""
+        if chosen := self.schedules.get(call.name):
+            return chosen
+        if kernel.hints:
+            return Schedule().with_hints(kernel.hints)
+        live = self._live(call)
+        *tried, last = default_schedules(kernel, live, self._local_sizes(call), self.form or "")
+        return next((s for s in tried if self._on_hopper(call, kernel, live, s)), last)
+
+    def _on_hopper(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
+        try:
+            emit_hopper(
+                "f", self.program.source, kernel, live, self._local_sizes(call), schedule, self._tensors(call, live)
+            )
+        except LoweringError:
+            return False
+        return True
+
+    def _live(self, call: Call) -> dict[str, Value]:
+        return {o: call.unit.outputs[o] for o in self.program.live_outputs(call)}
+
+    def _local_sizes(self, call: Call) -> dict[str, int]:
+        return {symbol: dim.size(self.sizes) for symbol, dim in call.binding.items()}
 
     # -- units
 
     def _lower_call(self, call: Call) -> None:
-        live = {o: call.unit.outputs[o] for o in self.program.live_outputs(call)}
+        live = self._live(call)
         if isinstance(call.unit, Preparation):
             self._prepare(call, live)
             return
@@ -154,13 +182,12 @@ class _Lowering:
             self.texts[text.name] = text.text
             schedule = self.used_schedules.get(call.name)
             warps, stages = (schedule.warps, schedule.stages) if schedule else (FINISHER_WARPS, 2)
-            self.calls.append(UnitCall(call, text, warps, stages, schedule))
+            self.calls.append(UnitCall(call, text, text.warps or warps, stages, schedule))
 
     def _unit_texts(self, call: Call, live: Mapping[str, Value], tensors: Tensors) -> list[UnitText]:
-        sizes = {symbol: dim.size(self.sizes) for symbol, dim in call.binding.items()}
-        source = self.program.source
+        sizes, source = self._local_sizes(call), self.program.source
         if isinstance(call.unit, Kernel):
-            schedule = self.used_schedules[call.name] = schedule_of(call, self.schedules)
+            schedule = self.used_schedules[call.name]
             name = self._function_name(call, live, tensors, f"{schedule}")
             if self.form == "hopper" and call.unit.gemm and schedule.mainloop != "portable":
                 try:
@@ -173,8 +200,8 @@ class _Lowering:
 
     def _portable_instead(self, call: Call, schedule: Schedule, reason: LoweringError) -> None:
         """Says so; a schedule that asks for the Hopper kernel is refused instead."""
-        if schedule.mainloop == "hopper":
-            raise LoweringError(f'{call.name}: mainloop="hopper" is not possible: {reason}') from reason
+        if schedule.mainloop != "auto":
+            raise LoweringError(f'{call.name}: mainloop="{schedule.mainloop}" is not possible: {reason}') from reason
         self.notes.append(f"{call.name} runs the portable kernel: {reason}")
 
     def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
@@ -192,10 +219,11 @@ class _Lowering:
             if param.type.kind is TypeKind.SCALAR and ref.call:
                 scalars.add(param.name)
             if param.type.kind in (TypeKind.TENSOR, TypeKind.INDEX, TypeKind.PARTIAL):
-                params[param.name] = TensorInfo(param.type.dims, self._of(ref).dtype)
+                params[param.name] = TensorInfo(param.type.dims, ref_dtype(self.program, self.signature, ref))
         outputs = {
             o: TensorInfo(
-                tuple(d for d in (v.rows, v.cols) if d is not None), self._of(Ref(call=call.name, output=o)).dtype
+                tuple(d for d in (v.rows, v.cols) if d is not None),
+                stored_dtype(self.program, self.signature, call, o),
             )
             for o, v in live.items()
         }

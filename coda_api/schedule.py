@@ -27,7 +27,7 @@ class Schedule:
 
     slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
     portable Triton one, or Hopper's warp-specialised ones (sm_90, aligned shapes): "hopper", where all warps share a
-    tile, or "pingpong", where two groups of four take tiles by turns (tiles of 128 x 128); "auto" lets the lowering choose.
+    tile, or "pingpong", where two groups of four take tiles of 128 x 128 by turns; "auto" lets the lowering choose.
     """
 
     block_m: int = 128

@@ -77,6 +77,7 @@ class UnitText:
     block_rows: int = 0
     rows: Dim | None = None  # for a grid of rows: the dim that it covers
     gluon: bool = False  # the Hopper backend's dialect
+    warps: int = 0  # what the launch asks for; 0: what the schedule says
 
 
 class SizeNames:

@@ -117,42 +117,35 @@ def gated_loader(
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, col * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 4) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 4) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 128) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 5) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 5) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 160) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 6) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 6) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 192) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 7) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 7) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(z, [row, (col + 224) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 1
+        slice_step += 8
 
 
 @gluon.jit
@@ -282,10 +275,10 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_out_ring, row, col, dw_out):
+def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
-    tma.store_wait(1)
+    out_slot = WHICH * 1 + step % 1
+    tma.store_wait(0)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dw_out, [row, col], dw_out_ring.index(out_slot))
@@ -312,21 +305,22 @@ def weights_loader(
 
 @gluon.jit
 def weights_consumer(
-    e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -337,13 +331,12 @@ def weights_consumer(
             acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        weights_epilogue(acc_0, slice_step, dw_out_ring, row, col, dw_out)
-        weights_epilogue(acc_128, slice_step + 1, dw_out_ring, row, col + 128, dw_out)
-        slice_step += 2
+        step += 2 * steps
+        weights_epilogue(acc, slice_step, dw_out_ring, WHICH, row, col, dw_out)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -353,20 +346,24 @@ def weights(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
-    act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 256], act.layout)
+    act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 128], act.layout)
     dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (weights_consumer, (e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (0, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (1, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (e, act, e_stages, act_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -386,7 +383,7 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
         described(a_act, [128, 32], gl.bfloat16), a_zdz, T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
-    weights[programs(e.device, D, 128, F, 256)](
-        described(e, [64, 128], gl.bfloat16), described(a_act, [64, 256], gl.bfloat16),
-        described(c_dw, [128, 128], gl.bfloat16), D, F, T, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    weights[programs(e.device, D, 128, F, 128)](
+        described(e, [64, 128], gl.bfloat16), described(a_act, [64, 128], gl.bfloat16),
+        described(c_dw, [128, 128], gl.bfloat16), D, F, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

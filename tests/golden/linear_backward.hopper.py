@@ -62,16 +62,10 @@ def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
 
 
 @gluon.jit
-def halves_g(x):
-    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
-    return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@gluon.jit
-def data_epilogue(z, step, dx_out_ring, row, col, dx_out):
+def data_epilogue(z, step, dx_out_ring, WHICH: gl.constexpr, row, col, dx_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
-    tma.store_wait(1)
+    out_slot = WHICH * 1 + step % 1
+    tma.store_wait(0)
     dx_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(dx_out, [row, col], dx_out_ring.index(out_slot))
@@ -98,21 +92,22 @@ def data_loader(
 
 @gluon.jit
 def data_consumer(
-    dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dy_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -123,13 +118,12 @@ def data_consumer(
             acc = warpgroup_mma(dy_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        data_epilogue(acc_0, slice_step, dx_out_ring, row, col, dx_out)
-        data_epilogue(acc_128, slice_step + 1, dx_out_ring, row, col + 128, dx_out)
-        slice_step += 2
+        step += 2 * steps
+        data_epilogue(acc, slice_step, dx_out_ring, WHICH, row, col, dx_out)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -139,20 +133,24 @@ def data(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 128, 64], dy.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
     dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 128], dx_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (data_consumer, (dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (data_consumer, (0, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (data_consumer, (1, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (data_loader, (dy, w, dy_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -224,9 +222,9 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
     T = dy.shape[0]
     D = x.shape[1]
     F = dy.shape[1]
-    data[programs(dy.device, T, 128, D, 256)](
-        described(dy, [128, 64], gl.bfloat16), described(w, [64, 256], gl.bfloat16),
-        described(a_dx, [128, 128], gl.bfloat16), T, D, F, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    data[programs(dy.device, T, 128, D, 128)](
+        described(dy, [128, 64], gl.bfloat16), described(w, [64, 128], gl.bfloat16),
+        described(a_dx, [128, 128], gl.bfloat16), T, D, F, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     weights[programs(dy.device, F, 128, D, 256)](
         TensorDescriptor.from_tensor(dy, [64, 128]), TensorDescriptor.from_tensor(x, [64, 256]),

@@ -46,16 +46,10 @@ def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
 
 
 @gluon.jit
-def halves_g(x):
-    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
-    return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@gluon.jit
-def product_epilogue(z, step, y_out_ring, row, col, y_out):
+def product_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
-    tma.store_wait(1)
+    out_slot = WHICH * 1 + step % 1
+    tma.store_wait(0)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
@@ -82,21 +76,21 @@ def product_loader(
 
 @gluon.jit
 def product_consumer(
-    x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -107,13 +101,12 @@ def product_consumer(
             acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        product_epilogue(acc_0, slice_step, y_out_ring, row, col, y_out)
-        product_epilogue(acc_128, slice_step + 1, y_out_ring, row, col + 128, y_out)
-        slice_step += 2
+        step += 2 * steps
+        product_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, y_out)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -123,20 +116,24 @@ def product(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
     y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 128], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (product_consumer, (x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (product_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (product_consumer, (1, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (product_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -150,7 +147,7 @@ def launch(x, w, a_y):
     T = x.shape[0]
     F = w.shape[0]
     D = x.shape[1]
-    product[programs(x.device, T, 128, F, 256)](
-        described(x, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16),
-        described(a_y, [128, 128], gl.bfloat16), T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    product[programs(x.device, T, 128, F, 128)](
+        described(x, [128, 64], gl.bfloat16), described(w, [128, 64], gl.bfloat16),
+        described(a_y, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

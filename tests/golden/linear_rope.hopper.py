@@ -70,17 +70,18 @@ def rotation_g(position, f_hi, f_lo):
 
 @gluon.jit
 def rotary_epilogue(
-    z_low, z_high, step, y_out_ring, row, col, pos_rows, y_out, f_hi, f_lo, H: gl.constexpr, SLICE: gl.constexpr,
+    z_low, z_high, step, y_out_ring, WHICH: gl.constexpr, row, col, pos_rows, y_out, f_hi, f_lo, H: gl.constexpr,
+    SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z_low.type.layout
-    out_slot = step % 2
+    out_slot = WHICH * 1 + step % 1
     part_cols = col // 128 * 64 + col % 128 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
     f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
     y_low = z_low * cos - z_high * sin
     y_high = z_high * cos + z_low * sin
-    tma.store_wait(2)
+    tma.store_wait(0)
     y_out_ring.index(out_slot * 2 + 0).store(y_low.to(gl.bfloat16))
     y_out_ring.index(out_slot * 2 + 1).store(y_high.to(gl.bfloat16))
     fence_async_shared()
@@ -109,26 +110,25 @@ def rotary_loader(
 
 @gluon.jit
 def rotary_consumer(
-    x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K,
+    H: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0, zero_64 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         pos_rows = gl.load(pos + rows, mask=rows < M, other=0)[:, None]
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -139,17 +139,13 @@ def rotary_consumer(
             acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
-        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, row, col, pos_rows, y_out, f_hi, f_lo, H, 64)
-        rotary_epilogue(
-                acc_128, acc_192, slice_step + 1, y_out_ring, row, col + 128, pos_rows, y_out, f_hi, f_lo, H, 64,
-            )
-        slice_step += 2
+        step += 2 * steps
+        acc_0, acc_64 = halves_g(acc)
+        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, WHICH, row, col, pos_rows, y_out, f_hi, f_lo, H, 64)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -159,28 +155,32 @@ def rotary(
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
     y_out_ring = gl.allocate_shared_memory(y_out.dtype, [4, 128, 64], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (rotary_consumer, (x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (rotary_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (rotary_consumer, (1, turn, x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (rotary_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
 @gluon.jit
-def linear_epilogue(z, step, y_out_ring, row, col, y_out):
+def linear_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
-    tma.store_wait(1)
+    out_slot = WHICH * 1 + step % 1
+    tma.store_wait(0)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
@@ -207,21 +207,21 @@ def linear_loader(
 
 @gluon.jit
 def linear_consumer(
-    x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -232,13 +232,12 @@ def linear_consumer(
             acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        linear_epilogue(acc_0, slice_step, y_out_ring, row, col, y_out)
-        linear_epilogue(acc_128, slice_step + 1, y_out_ring, row, col + 128, y_out)
-        slice_step += 2
+        step += 2 * steps
+        linear_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, y_out)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -248,20 +247,24 @@ def linear(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
     y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 128], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (linear_consumer, (x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (linear_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (linear_consumer, (1, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (linear_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -283,15 +286,15 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     HQ = w_q.shape[0] // H
     D = x.shape[1]
     HK = w_k.shape[0] // H
-    rotary[programs(x.device, T, 128, H * HQ, 256)](
-        described(x, [128, 64], gl.bfloat16), described(w_q, [256, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    rotary[programs(x.device, T, 128, H * HQ, 128)](
+        described(x, [128, 64], gl.bfloat16), described(w_q, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
-    rotary[programs(x.device, T, 128, H * HK, 256)](
-        described(x, [128, 64], gl.bfloat16), described(w_k, [256, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    rotary[programs(x.device, T, 128, H * HK, 128)](
+        described(x, [128, 64], gl.bfloat16), described(w_k, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
-    linear[programs(x.device, T, 128, H * HK, 256)](
-        described(x, [128, 64], gl.bfloat16), described(w_v, [256, 64], gl.bfloat16),
-        described(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    linear[programs(x.device, T, 128, H * HK, 128)](
+        described(x, [128, 64], gl.bfloat16), described(w_v, [128, 64], gl.bfloat16),
+        described(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

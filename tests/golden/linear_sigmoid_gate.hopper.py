@@ -101,25 +101,22 @@ def gated_loader(
         mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
         tma.async_copy_global_to_shared(v, [row, col], loaded.index(slot), v_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         tma.async_copy_global_to_shared(v, [row, (col + 64)], loaded.index(slot), v_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         tma.async_copy_global_to_shared(v, [row, (col + 128)], loaded.index(slot), v_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        slot = (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         tma.async_copy_global_to_shared(v, [row, (col + 192)], loaded.index(slot), v_ring.index(slot))
-        slice_step += 1
+        slice_step += 4
 
 
 @gluon.jit

@@ -47,16 +47,22 @@ def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
 
 
 @gluon.jit
+def halves_g(x):
+    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
+    return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+
+
+@gluon.jit
 def gradient_epilogue(
     z, zdz_sum, step, dz_out_ring, WHICH: gl.constexpr, row, col, r, lse_rows, target_rows, dz_out, N,
     SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
     p = gl.exp(z - lse_rows)
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     dz = gl.where(r, 0.0, p - gl.where(cols[None, :] == target_rows, 1.0, 0.0))
-    tma.store_wait(0)
+    tma.store_wait(1)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, z * dz, 0.0), 1)
     fence_async_shared()
@@ -93,7 +99,8 @@ def gradient_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0, zero_64 = halves_g(zero)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
@@ -104,7 +111,7 @@ def gradient_consumer(
         target_rows = gl.load(target + rows, mask=rows < M, other=0)[:, None]
         r = target_rows == -100
         lse_rows = gl.load(lse + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -120,10 +127,14 @@ def gradient_consumer(
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
+        acc_0, acc_64 = halves_g(acc)
         zdz_sum = gradient_epilogue(
-                acc, zdz_sum, slice_step, dz_out_ring, WHICH, row, col, r, lse_rows, target_rows, dz_out, N, 128,
+                acc_0, zdz_sum, slice_step, dz_out_ring, WHICH, row, col, r, lse_rows, target_rows, dz_out, N, 64,
             )
-        slice_step += 1
+        zdz_sum = gradient_epilogue(
+                acc_64, zdz_sum, slice_step + 1, dz_out_ring, WHICH, row, col + 64, r, lse_rows, target_rows, dz_out, N, 64,
+            )
+        slice_step += 2
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
     tma.store_wait(0)
 
@@ -135,7 +146,7 @@ def gradient(
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 128], dz_out.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [4, 128, 64], dz_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -369,7 +380,7 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     D = h.shape[1]
     gradient[programs(h.device, T, 128, V, 128)](
         described(h, [128, 64], gl.bfloat16), described(w, [128, 64], gl.bfloat16), lse, target,
-        described(a_dz, [128, 128], gl.bfloat16), a_zdz, T, V, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described(a_dz, [128, 64], gl.bfloat16), a_zdz, T, V, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     hidden[programs(a_dz.device, T, 128, D, 128)](

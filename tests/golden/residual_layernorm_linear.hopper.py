@@ -179,22 +179,19 @@ def out_proj_loader(
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 1) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 2) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 3) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
+        slice_step += 4
 
 
 @gluon.jit
@@ -304,13 +301,13 @@ def norm(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.con
 
 
 @gluon.jit
-def project_epilogue(z, step, z_out_ring, row, col, rstd_rows, z_out, c, N, SLICE: gl.constexpr):
+def project_epilogue(z, step, z_out_ring, WHICH: gl.constexpr, row, col, rstd_rows, z_out, c, N, SLICE: gl.constexpr):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
+    out_slot = WHICH * 1 + step % 1
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     c_cols = gl.load(c + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
     z_2 = z * rstd_rows + c_cols
-    tma.store_wait(1)
+    tma.store_wait(0)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
@@ -337,23 +334,24 @@ def project_loader(
 
 @gluon.jit
 def project_consumer(
-    dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         rstd_rows = gl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dg_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -364,13 +362,12 @@ def project_consumer(
             acc = warpgroup_mma(dg_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        project_epilogue(acc_0, slice_step, z_out_ring, row, col, rstd_rows, z_out, c, N, 128)
-        project_epilogue(acc_128, slice_step + 1, z_out_ring, row, col + 128, rstd_rows, z_out, c, N, 128)
-        slice_step += 2
+        step += 2 * steps
+        project_epilogue(acc, slice_step, z_out_ring, WHICH, row, col, rstd_rows, z_out, c, N, 128)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -380,20 +377,24 @@ def project(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     dg_stages = gl.allocate_shared_memory(dg.dtype, [STAGES, 128, 64], dg.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
     z_out_ring = gl.allocate_shared_memory(z_out.dtype, [2, 128, 128], z_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (project_consumer, (dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (project_consumer, (0, turn, dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (project_consumer, (1, turn, dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (project_loader, (dg, w, dg_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -426,7 +427,7 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
         described(a_dg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     norm[(triton.cdiv(T, 32),)](a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    project[programs(a_dg.device, T, 128, F, 256)](
-        described(a_dg, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16), n_rstd, f_c,
-        described(o_z, [128, 128], gl.bfloat16), T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    project[programs(a_dg.device, T, 128, F, 128)](
+        described(a_dg, [128, 64], gl.bfloat16), described(w, [128, 64], gl.bfloat16), n_rstd, f_c,
+        described(o_z, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

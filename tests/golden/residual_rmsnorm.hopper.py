@@ -97,22 +97,19 @@ def out_proj_loader(
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 1) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 2) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 3) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
+        slice_step += 4
 
 
 @gluon.jit

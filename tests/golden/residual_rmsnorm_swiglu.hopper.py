@@ -114,22 +114,19 @@ def out_proj_loader(
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 1) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 2) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        slot = (slice_step + 3) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 1
+        slice_step += 4
 
 
 @gluon.jit
@@ -238,9 +235,9 @@ def rms(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.cons
 
 
 @gluon.jit
-def gate_up_epilogue(z, step, act_out_ring, row, col, rstd_rows, act_out):
+def gate_up_epilogue(z, step, act_out_ring, WHICH: gl.constexpr, row, col, rstd_rows, act_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
+    out_slot = WHICH * 2 + step % 2
     z_2 = z * rstd_rows
     even, odd = pairs_g(z_2)
     act = silu_g(even) * odd
@@ -271,23 +268,24 @@ def gate_up_loader(
 
 @gluon.jit
 def gate_up_consumer(
-    hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHICH: gl.constexpr, turn, hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
-    layout: gl.constexpr = zero_0.type.layout
+    layout: gl.constexpr = accumulator
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(2 * N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         rstd_rows = gl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(hg_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -298,13 +296,12 @@ def gate_up_consumer(
             acc = warpgroup_mma(hg_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0, acc_128 = halves_g(acc)
-        gate_up_epilogue(acc_0, slice_step, act_out_ring, row, col, rstd_rows, act_out)
-        gate_up_epilogue(acc_128, slice_step + 1, act_out_ring, row, col + 128, rstd_rows, act_out)
-        slice_step += 2
+        step += 2 * steps
+        gate_up_epilogue(acc, slice_step, act_out_ring, WHICH, row, col, rstd_rows, act_out)
+        slice_step += 1
     tma.store_wait(0)
 
 
@@ -314,20 +311,24 @@ def gate_up(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     hg_stages = gl.allocate_shared_memory(hg.dtype, [STAGES, 128, 64], hg.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 64], act_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [4, 128, 64], act_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (gate_up_consumer, (hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (gate_up_consumer, (0, turn, hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (gate_up_consumer, (1, turn, hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (gate_up_loader, (hg, w, hg_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -351,7 +352,7 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
         described(a_hg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    gate_up[programs(a_hg.device, T, 128, 2 * F, 256)](
-        described(a_hg, [128, 64], gl.bfloat16), described(p_w, [256, 64], gl.bfloat16), r_rstd,
-        described(b_act, [128, 64], gl.bfloat16), T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    gate_up[programs(a_hg.device, T, 128, 2 * F, 128)](
+        described(a_hg, [128, 64], gl.bfloat16), described(p_w, [128, 64], gl.bfloat16), r_rstd,
+        described(b_act, [128, 64], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -1,0 +1,119 @@
+"""What a Hopper kernel needs before its text can be written: whether it can be, how shared memory is shared out between
+operand stages and the epilogue's rings, and where a slice's tiles lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.emit_kernel import KernelEmitter
+from coda_synth.coda_api.expressions import LoweringError
+from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
+from coda_synth.coda_api.program import walk
+from coda_synth.coda_api.unit_text import itemsize
+
+SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
+_GROUPS = {"group_sum", "group_max", "group_min", "spread"}  # spelled only where a slice is exactly one group
+_REFUSED = {*_GROUPS, "accumulate"}
+
+
+class DoesNotFit(LoweringError):
+    """The epilogue's tiles need more shared memory than the operands leave."""
+
+
+class HopperPlan(KernelEmitter):
+    """The part of the emitter that decides; groups: consumers that take tiles by turns, each of `warps` warps."""
+
+    epilogue_type = HopperEpilogue
+    groups = 1
+    warps = 8
+
+    def _refuse(self) -> None:
+        refused = {v.word for v in walk(self.live)} & _REFUSED
+        if self.geometry.half_group:
+            refused -= _GROUPS
+        if refused:
+            raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
+        s = self.schedule
+        if self.warps not in (4, 8) or s.block_m < 16 * self.warps:
+            raise LoweringError(
+                f"the Hopper kernel has 4 or 8 warps (pingpong: twice 4) of 16 rows or more each;"
+                f" block_m = {s.block_m}, warps = {s.warps}"
+            )
+
+    # -- shared memory
+
+    def _bytes(self, widths: Mapping[str, int]) -> int:
+        rows = self.schedule.block_m * self.geometry.segments * self.groups
+        return sum(rows * w * self._itemsize(t) for t, w in widths.items())
+
+    def _itemsize(self, text: str) -> int:
+        by_text = {self.slice.param_names[n]: i for n, i in self.tensors.params.items()}
+        by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
+        return itemsize(by_text[text].dtype)
+
+    def _budget(self, ahead: bool) -> None:
+        """Slots of the rings. Best is a slot for every slice, with outputs staged where a tile was read; then slots for
+        every slice and rings of their own for outputs; then fewer slots."""
+        free = SHARED_BYTES - self.schedule.operand_bytes()
+        load, slices = self._bytes(self.loads), self.geometry.slices
+        pairs = self.epilogue.pairs  # type: ignore[attr-defined]
+        own = {t: w for t, w in self.stores.items() if t not in pairs}
+        plans = [(slices, o, own) for o in (2, 1) if pairs] + [(slices, o, self.stores) for o in (2, 1)]
+        if not ahead:
+            plans += [(i, o, self.stores) for i in (2, 1) if i < slices for o in (2, 1)]
+        for in_slots, out_slots, stores in plans:
+            if in_slots * load + out_slots * self._bytes(stores) <= free:
+                self.in_slots, self.out_slots, self.pairs = (
+                    in_slots,
+                    out_slots,
+                    pairs if stores is own and pairs else {},
+                )
+                self.stores = stores
+                return
+        beside = self.schedule.operand_bytes()
+        raise DoesNotFit(
+            f"{load + self._bytes(own)} bytes of epilogue tiles do not fit beside {beside} bytes of operands"
+        )
+
+    def _tiles(self, body: list[str], alternate: bool = False) -> list[str]:
+        """The persistent loop; `alternate`: over every other tile of this program, from its WHICH-th on."""
+        first, stride = "gl.program_id(0)", "gl.num_programs(0)"
+        if alternate:
+            first, stride = f"{first} + WHICH * {stride}", f"2 * {stride}"
+        m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
+        return [
+            f"tiles_m, tiles_n = gl.cdiv({m}, BLOCK_M), gl.cdiv({n}, BLOCK_N)",
+            f"for tile in range({first}, tiles_m * tiles_n, {stride}):",
+            "    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
+            "    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
+            *(f"    {line}" for line in body),
+        ]
+
+    def _size_names(self) -> list[str]:
+        return [p.name for p in self.sizes.params()]
+
+    def _signature(self, names: list[str]) -> list[str]:
+        constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
+        constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH"}
+        return [f"{n}: gl.constexpr" if n in constants else n for n in names]
+
+    def _cols_of(self, text: str) -> Dim:
+        name = next(n for n, t in self.slice.param_names.items() if t == text)
+        return self.tensors.params[name].dims[1]
+
+    def _segments_of(self, text: str) -> int:
+        return self.geometry.segments_of(self._cols_of(text))
+
+    def _bytes_of_slice(self) -> int:
+        m = self.schedule.block_m
+        return sum(m * w * self._segments_of(t) * self._itemsize(t) for t, w in self.loads.items())
+
+    def _start_of(self, text: str, columns: tuple[int, ...], segment: int) -> str:
+        start = self.slice.start(self._cols_of(text), segment)
+        return re.sub(r"\bcol\b", f"(col + {columns[0]})" if columns[0] else "col", start)
+
+    def _store_segments(self, text: str) -> int:
+        name = next(n for n, t in self.slice.output_names.items() if t == text)
+        return self.geometry.segments_of(self.tensors.outputs[name].dims[1])
