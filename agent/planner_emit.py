@@ -17,7 +17,7 @@ _PLAIN = (
 _LETTERS = {"pack": "p", "scaled": "p", "turns": "f"}
 
 
-def emit(plan: Plan, hints: Mapping[str, Mapping[str, int]] | None = None, remark: str = "") -> str:
+def emit(plan: Plan, hints: Mapping[str, Mapping[str, int | str]] | None = None, remark: str = "") -> str:
     """The candidate. hints: schedule hints by kernel name; remark: a sentence on the schedule."""
     units = _named(plan)
     distinct = {u.name: u for u in reversed(units)}
@@ -65,9 +65,9 @@ def _docstring(plan: Plan, remark: str) -> str:
     return f'"""{body}"""' if "\n" not in body or len(lines[-1]) < _WIDTH - 3 else f'"""{body}\n"""'
 
 
-def _definition(unit: Unit, hints: Mapping[str, int]) -> str:
+def _definition(unit: Unit, hints: Mapping[str, int | str]) -> str:
     kind = {KernelPlan: "kernel", FinisherPlan: "finisher", PreparationPlan: "prepare"}[type(unit.plan)]
-    given = ", ".join(f"{name}={value}" for name, value in hints.items())
+    given = ", ".join(f"{name}={value!r}" for name, value in hints.items())
     lines = [f"@{kind}({given})" if given else f"@{kind}"]
     lines += _signature(unit.name, [f"{name}: {type}" for _, name, type in unit.params])
     lines += [f"    {line}" for line in unit.lines]

@@ -16,9 +16,16 @@ from coda_synth.evaluator.evaluation import Evaluation, Verdict
 from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt
 
-Hints = Mapping[str, Mapping[str, int]]
+Hint = int | str
+Hints = Mapping[str, Mapping[str, Hint]]
 _ACCUMULATORS = 128  # fp32 values of the product a thread can hold beside an epilogue
 _TILES = ((128, 256), (128, 128), (256, 128), (64, 256), (64, 128))
+# Hopper's two ways to overlap an epilogue, which only a measurement can tell apart; elsewhere they change nothing.
+_MAINLOOPS: tuple[dict[str, Hint], ...] = (
+    {"mainloop": "pingpong", "block_n": 128, "stages": 5},
+    {"mainloop": "hopper", "block_n": 256, "stages": 3},
+    {"mainloop": "pingpong", "block_n": 128, "stages": 4},
+)
 _UNMEASURED = 3  # tries in a row that the cost model finds no better, before it is left at that
 _DEFAULT = Schedule()
 
@@ -81,7 +88,7 @@ def _stop_where_schedules_do_not_matter(judged: list[Attempt], base: Attempt) ->
 
 # -- where to go from there
 
-Move = tuple[str, dict[str, int], str]
+Move = tuple[str, dict[str, Hint], str]
 
 
 def _moves(base: Attempt, kernels: tuple[str, ...], hints: Hints) -> Iterator[Move]:
@@ -95,11 +102,21 @@ def _moves(base: Attempt, kernels: tuple[str, ...], hints: Hints) -> Iterator[Mo
     for kernel, spilled in _spills(base).items():
         if kernel in now:
             yield from _fewer_registers(kernel, now[kernel], spilled)
+    for mainloop in _MAINLOOPS if _measured_on_hopper(found) else ():
+        for kernel in kernels:
+            yield kernel, dict(mainloop), "to compare mainloops"
     for tile in _TILES:
         for kernel in kernels:
             yield kernel, _tile(now[kernel], *tile), "to compare tile shapes"
     if found.timings:
         yield from _neighbours(kernels, now)
+
+
+def _measured_on_hopper(found: Evaluation) -> bool:
+    try:
+        return bool(found.timings) and device(found.timings[0].device).target == "sm_90"
+    except UnknownDevice:
+        return False
 
 
 def _smaller(found: Evaluation, now: Mapping[str, Schedule]) -> Iterator[Move]:
@@ -139,12 +156,12 @@ def _neighbours(kernels: tuple[str, ...], now: Mapping[str, Schedule]) -> Iterat
                 yield kernel, {name: value}, f"{reason} than in the best so far"
 
 
-def _tile(s: Schedule, block_m: int, block_n: int) -> dict[str, int]:
+def _tile(s: Schedule, block_m: int, block_n: int) -> dict[str, Hint]:
     """A tile, with slices no wider than it."""
     return {"block_m": block_m, "block_n": block_n} | ({"slice_n": block_n} if s.slice_n > block_n else {})
 
 
-def _changed(hints: Hints, kernel: str, change: Mapping[str, int]) -> dict[str, dict[str, int]] | None:
+def _changed(hints: Hints, kernel: str, change: Mapping[str, Hint]) -> dict[str, dict[str, Hint]] | None:
     """All hints with one kernel's changed, defaults left out; None where such a schedule cannot exist."""
     try:
         schedule = _DEFAULT.with_hints({**hints.get(kernel, {}), **change})
@@ -154,7 +171,7 @@ def _changed(hints: Hints, kernel: str, change: Mapping[str, int]) -> dict[str, 
     return {**{k: dict(h) for k, h in hints.items()}, kernel: kept}
 
 
-def _fits(hints: Mapping[str, int], found: Evaluation | None) -> bool:
+def _fits(hints: Mapping[str, Hint], found: Evaluation | None) -> bool:
     s = _DEFAULT.with_hints(hints)
     return s.operand_bytes() <= _shared_bytes(found) and s.block_m * s.block_n <= _ACCUMULATORS * 32 * s.warps
 
@@ -181,14 +198,14 @@ def _spills(base: Attempt) -> dict[str, int]:
 # -- schedules in a text
 
 
-def read_hints(source: str) -> dict[str, dict[str, int]]:
+def read_hints(source: str) -> dict[str, dict[str, Hint]]:
     """The schedule hints of every @kernel of a text; nothing where it cannot be read."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, Hint]] = {}
     for function in _functions(source):
         for mark in function.decorator_list:
             if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "kernel":
                 values = {k.arg: k.value.value for k in mark.keywords if k.arg and isinstance(k.value, ast.Constant)}
-                found[function.name] = {n: v for n, v in values.items() if isinstance(v, int)}
+                found[function.name] = {n: v for n, v in values.items() if isinstance(v, int | str)}
     return found
 
 
@@ -218,9 +235,9 @@ def _source(attempt: Attempt) -> str:
     return attempt.candidate.source if attempt.candidate else ""
 
 
-def _key(hints: Hints) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+def _key(hints: Hints) -> tuple[tuple[str, tuple[tuple[str, Hint], ...]], ...]:
     return tuple(sorted((k, tuple(sorted(h.items()))) for k, h in hints.items() if h))
 
 
-def _shown(change: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in change.items())
+def _shown(change: Mapping[str, Hint]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())

@@ -19,7 +19,7 @@ from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.evaluator.serial import to_data
 from coda_synth.evaluator.signature import signature as signature_of
 from coda_synth.runs.export_api import Surface, api_text
-from coda_synth.runs.export_kernels import Kernels, both_forms
+from coda_synth.runs.export_kernels import Kernels, every_form
 from coda_synth.runs.export_reference import draws_text, interpreter_text, reference_text
 from coda_synth.tasks.spec import TaskSpec
 
@@ -72,6 +72,7 @@ def _texts(package: str, task: TaskSpec, candidate: Candidate, evaluation: Evalu
         "README.md": _template("export_readme.md", values),
         "LICENSE": licence_text(),
         f"{source}/__init__.py": api_text(Surface(signature, _sentence(task.summary), kernels), package),
+        **({f"{source}/hopper.py": kernels.hopper.source} if kernels.hopper else {}),
         f"{source}/descriptor.py": kernels.descriptor.source,
         f"{source}/pointer.py": kernels.pointer.source,
         f"{source}/checks.py": files("coda_synth.runs").joinpath("export_checks.py").read_text(encoding="utf-8"),
@@ -91,7 +92,7 @@ def _kernels(
     headline = next(iter(task.time_shapes.values()))
     measured = evaluation.timings[0].schedules if evaluation.timings else {}
     try:
-        return both_forms(program, signature, headline, measured or candidate.schedules)
+        return every_form(program, signature, headline, measured or candidate.schedules)
     except LoweringError as error:
         raise ExportError(f"the kernels cannot be generated for {dict(headline)}: {error}") from None
 

@@ -43,6 +43,7 @@ def result_type(signature: Signature) -> str:
 
 
 def _head(surface: Surface, package: str) -> str:
+    module = "from types import ModuleType\n" if surface.kernels.hopper else ""
     several = "from typing import NamedTuple\n" if len(surface.signature.outputs) > 1 else ""
     return f'''"""{surface.summary}
 
@@ -52,11 +53,29 @@ Generated Triton kernels behind plain functions, forward only. Call `prepare` on
 from __future__ import annotations
 
 from dataclasses import dataclass
-{several}
+{module}{several}
 import torch
 
 from {package} import descriptor, pointer
-from {package}.checks import aligned, fixed, forward_only, on_device, shape, tensor, together
+from {package}.checks import aligned, fixed, forward_only, on_device, on_hopper, shape, tensor, together
+{_choice(surface, package)}'''
+
+
+def _choice(surface: Surface, package: str) -> str:
+    """How a call picks its kernels. Gluon, which the Hopper ones need, is imported only where they can run."""
+    if surface.kernels.hopper is None:
+        return ""
+    return f'''
+
+def _described(first: torch.Tensor) -> ModuleType:
+    """The kernels for aligned matrices: warp-specialised ones on Hopper, where triton has what they need."""
+    if not on_hopper(first):
+        return descriptor
+    try:
+        from {package} import hopper
+    except ImportError:  # Gluon's names still move between releases of triton
+        return descriptor
+    return hopper
 '''
 
 
@@ -126,7 +145,8 @@ def _launch(surface: Surface, first: str) -> list[str]:
         for b in generated.buffers
     ]
     matrices = ", ".join(text for name, text in texts.items() if name not in _no_matrices(surface) and name in own)
-    lines += ["", f"kernels = descriptor if aligned({matrices}, *weights.tensors.values()) else pointer"]
+    best = f"_described({first})" if surface.kernels.hopper else "descriptor"
+    lines += ["", f"kernels = {best} if aligned({matrices}, *weights.tensors.values()) else pointer"]
     lines += [f"with on_device({first}):", "    kernels.launch("]
     lines += [f"        {name}={text}," for name, text in texts.items()]
     return [*lines, "    )", f"return {_returned(surface)}"]

@@ -55,6 +55,10 @@ def aligned(*tensors: torch.Tensor) -> bool:
     return all(v.data_ptr() % TMA_BYTES == 0 and v.stride(0) * v.element_size() % TMA_BYTES == 0 for v in matrices)
 
 
+def on_hopper(value: torch.Tensor) -> bool:
+    return value.is_cuda and torch.cuda.get_device_capability(value.device) == (9, 0)
+
+
 def on_device(value: torch.Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device, which need not be the tensor's."""
     return torch.cuda.device(value.device) if value.is_cuda else nullcontext()

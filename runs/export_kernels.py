@@ -1,4 +1,4 @@
-"""The generated kernels of an exported package: both forms of one program, and how their buffers follow from sizes."""
+"""The generated kernels of an exported package: every form of one program, and how their buffers follow from sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.generated import Generated
-from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Signature, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.runs.export_sizes import dim_text
@@ -34,16 +34,21 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Both forms; the shape of every buffer; and the symbols whose size the text itself depends on."""
+    """Every form, the Hopper one only where a kernel has it; the shape of every buffer; and the symbols whose size the
+    text itself depends on."""
 
+    hopper: Generated | None
     descriptor: Generated
     pointer: Generated
     shapes: Mapping[str, tuple[Axis, ...]]
     fixed: Mapping[str, int]
 
 
-def both_forms(program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule]) -> Kernels:
-    """Lowers twice; raises LoweringError."""
+def every_form(program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule]) -> Kernels:
+    """Lowers for Hopper first, which settles the schedules and with them the tiles that partials are counted in, and
+    then the same schedules for every other GPU and shape; raises LoweringError."""
+    hopper = lower(program, signature, sizes, form="hopper", schedules=schedules)
+    schedules = hopper.schedules
     descriptor = lower(program, signature, sizes, form="descriptor", schedules=schedules)
     pointer = lower(program, signature, sizes, form="pointer", schedules=schedules)
     shapes = _shapes(program, sizes, descriptor.schedules)
@@ -51,13 +56,17 @@ def both_forms(program: Program, signature: Signature, sizes: Sizes, schedules: 
     if said != {b.name: b.shape for b in descriptor.buffers}:
         raise AssertionError(f"the buffers of the export disagree with lowering: {said}, {descriptor.buffers}")
     fixed = {symbol: size for symbol, size in sizes.items() if _matters(symbol, program, signature, sizes, pointer)}
-    return Kernels(descriptor, pointer, shapes, fixed)
+    special = any(launch.gluon for launch in hopper.launches)
+    return Kernels(hopper if special else None, descriptor, pointer, shapes, fixed)
 
 
 def _matters(symbol: str, program: Program, signature: Signature, sizes: Sizes, pointer: Generated) -> bool:
     """Whether the text changes with this size: found by trying, so that no rule of lowering is written twice."""
     other = {**sizes, symbol: sizes[symbol] * 2}
-    return lower(program, signature, other, form="pointer", schedules=pointer.schedules).source != pointer.source
+    try:
+        return lower(program, signature, other, form="pointer", schedules=pointer.schedules).source != pointer.source
+    except LoweringError:  # the tile cannot hold its groups any more
+        return True
 
 
 def _shapes(program: Program, sizes: Sizes, schedules: Mapping[str, Schedule]) -> dict[str, tuple[Axis, ...]]:
