@@ -48,6 +48,8 @@ _MODULES = {
         "rope_backward",
         "qknorm_rope_backward",
         "lm_head_cross_entropy_backward",
+        "llama_unit_forward",
+        "llama_unit_backward",
     )
 }
 

@@ -62,3 +62,17 @@ TIME_HEAD: Timed = {
     "llama3-1b": {"T": 8192, "D": 2048, "V": 128256},
     "odd": {"T": 7919, "D": 3000, "V": 50257},
 }
+
+# A unit of a Llama: attention outputs of width A, a residual stream of D, an MLP of F, and Q columns of q, k and v.
+CHECK_UNIT: Shapes = (
+    {"T": 37, "D": 53, "A": 29, "F": 41, "Q": 58},
+    {"T": 40, "D": 80, "A": 64, "F": 48, "Q": 96},
+    {"T": 48, "D": 48, "A": 48, "F": 48, "Q": 48},
+    {"T": 5, "D": 7, "A": 3, "F": 9, "Q": 6},
+    {"T": 1, "D": 1, "A": 1, "F": 1, "Q": 2},
+)
+TIME_UNIT: Timed = {
+    "llama3-8b": {"T": 8192, "D": 4096, "A": 4096, "F": 14336, "Q": 6144},
+    "llama3-1b": {"T": 8192, "D": 2048, "A": 2048, "F": 8192, "Q": 3072},
+    "odd": {"T": 7919, "D": 3000, "A": 2504, "F": 8008, "Q": 5000},
+}

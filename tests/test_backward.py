@@ -106,6 +106,17 @@ def cross_entropy(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
     return given, {"dz": dz, "s": (z * dz).sum(-1) / h.shape[-1], "dh": dh, "dw": dw}
 
 
+def llama_unit(i: Inputs) -> tuple[Inputs, Mapping[str, torch.Tensor]]:
+    weights = {n: leaf(i[n]) for n in ("w_o", "gamma1", "w1", "w2", "gamma2", "w_qkv")}
+    x0, y0 = leaf(i["x1"] - i["y0"] @ i["w_o"].T), leaf(i["y0"])
+    plain = {"pos": i["pos"], "inv_freq": i["inv_freq"], "eps": EPS}
+    saved = task("llama_unit_forward").reference(y0=y0, x0=x0, **weights, **plain)
+    loss = (saved["qkv"] * i["dqkv"]).sum() + (saved["x2"] * i["dx2"]).sum()
+    names = ("dx0", "dy0", *(f"d{n}" for n in weights))
+    found = dict(zip(names, grads(loss, x0, y0, *weights.values()), strict=True))
+    return {n: v.detach() for n, v in saved.items()}, found
+
+
 FORWARDS: dict[str, Forward] = {
     "linear_backward": linear,
     "swiglu_backward": gated(F.silu),
@@ -116,6 +127,7 @@ FORWARDS: dict[str, Forward] = {
     "rope_backward": rope,
     "qknorm_rope_backward": qknorm_rope,
     "lm_head_cross_entropy_backward": cross_entropy,
+    "llama_unit_backward": llama_unit,
 }
 
 
@@ -133,14 +145,19 @@ def test_the_reference_is_autograds_result(name: str) -> None:
             assert (found[output] - value).abs().max() <= 1e-10 * size, (output, sizes)
 
 
-@pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward", "lm_head_cross_entropy_backward"])
+@pytest.mark.parametrize(
+    "name", ["rmsnorm_backward", "layernorm_backward", "lm_head_cross_entropy_backward", "llama_unit_backward"]
+)
 def test_saved_values_are_those_of_the_forward(name: str) -> None:
     """What the generator gives beside what it draws is what the forward would have saved, up to float32."""
     spec = task(name)
     made = spec.make_inputs(spec.check_shapes[0], torch.Generator().manual_seed(5), "normal")
     given, _ = FORWARDS[name](wide(made))
     for saved, value in given.items():
-        torch.testing.assert_close(made[saved].double(), value, rtol=1e-3, atol=1e-4)
+        fine = made[saved].bfloat16().float().ne(made[saved]).any()  # a statistic, not a stored bf16 tensor
+        torch.testing.assert_close(
+            made[saved].double(), value, rtol=2e-3 if fine else 2e-2, atol=2e-3 if fine else 2e-2
+        )
 
 
 @pytest.mark.parametrize("name", FORWARDS)

@@ -22,6 +22,7 @@ from coda_synth.tasks.catalog import task, task_names, worked_candidate
 from coda_synth.tasks.spec import STYLES
 
 from tests import mutations
+from tests.representative import BOTH_WAYS, shapes_and_styles
 
 BF16 = torch.bfloat16
 torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
@@ -62,6 +63,14 @@ SLIPS = [
     ("lm_head_cross_entropy_backward", "where(target == -100, 0.0, p", "where(target == -1, 0.0, p"),
     ("lm_head_cross_entropy_backward", "alpha * gemm(dz, h)", "gemm(dz, h)"),
     ("lm_head_cross_entropy_backward", "tile_sum(z * dz", "tile_sum(z * p"),
+    ("llama_unit_forward", "residual(b.act, w2, a.x, gamma2)", "residual(b.act, w2, x0, gamma2)"),
+    ("llama_unit_forward", "rotary(c.h, w_qkv, r2.r", "rotary(c.h, w_qkv, r1.r"),
+    (
+        "llama_unit_backward",
+        "norm(b2.dz, w1, x1, gamma1, r1, s1.s, b1.dx)",
+        "norm(b2.dz, w1, x1, gamma1, r1, s1.s, dx2)",
+    ),
+    ("llama_unit_backward", "gamma2, r2, s2.s, dx2", "gamma2, r2, r2, dx2"),
     ("rope_backward", "a * c + b * s, b * c - a * s", "a * c - b * s, b * c + a * s"),
     ("linear_bias_relu2", "z * z", "z"),
     ("linear_bias_relu2", "relu(gemm(x, w) + b)", "relu(gemm(x, w)) + b"),
@@ -101,6 +110,8 @@ def test_the_meaning_is_the_tasks_at_float64(name: str, style: str) -> None:
     spec, candidate = task(name), program(name)
     # Frequencies are kept as two fp32 numbers, good to 2^-49 turns a position; everything else is plain float64.
     tolerance = 1e-9 if "inv_freq" in [i.name for i in spec.inputs] else 1e-12
+    if name == "llama_unit_backward":  # where such an error is carried through six more GEMMs
+        tolerance = 1e-8
     for sizes in spec.check_shapes:
         made = spec.make_inputs(sizes, torch.Generator().manual_seed(3), style)
         inputs = declared_inputs(spec, made, BF16)
@@ -113,18 +124,18 @@ def test_the_meaning_is_the_tasks_at_float64(name: str, style: str) -> None:
                 assert error.abs().max() <= tolerance * value.abs().max(), (output, sizes, block)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_honest_roundings_pass_under_every_tiling(name: str) -> None:
+@pytest.mark.parametrize(("name", "every_pair"), BOTH_WAYS)
+def test_honest_roundings_pass_under_every_tiling(name: str, every_pair: bool) -> None:
     spec, candidate = task(name), program(name)
-    for sizes in spec.check_shapes:
-        for seed, style in enumerate(STYLES):
-            made = spec.make_inputs(sizes, torch.Generator().manual_seed(seed), style)
-            inputs = declared_inputs(spec, made, BF16)
-            oracle = bounds(spec, inputs, BF16, seed)
-            for block in ((16, 16), (32, 32), (64, 16)):
-                ours = evaluate(candidate, signature(spec), inputs, dtype=torch.float64, block=block, rounding=True)
-                judged = judge_outputs(oracle, ours)
-                assert judged.passed, (sizes, style, block, judged)
+    for sizes, style in shapes_and_styles(name, every_pair):
+        seed = STYLES.index(style)
+        made = spec.make_inputs(sizes, torch.Generator().manual_seed(seed), style)
+        inputs = declared_inputs(spec, made, BF16)
+        oracle = bounds(spec, inputs, BF16, seed)
+        for block in ((16, 16), (32, 32), (64, 16)):
+            ours = evaluate(candidate, signature(spec), inputs, dtype=torch.float64, block=block, rounding=True)
+            judged = judge_outputs(oracle, ours)
+            assert judged.passed, (sizes, style, block, judged)
 
 
 @pytest.mark.parametrize(("name", "right", "wrong"), SLIPS)
