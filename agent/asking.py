@@ -54,7 +54,7 @@ class Asking:
         """A new reply, on the disk before this returns; raises TooDear before a call that the budget may not bear."""
         place, history = step_name(step), self.writer.attempts
         author = serving(self.provider, history)
-        self.writer.keep(f"{place}/{PROMPT}", as_text(prompt))
+        self.writer.keep(f"{place}/{PROMPT}", as_text(prompt), durable=False)
         if isinstance(author, Paid):
             self._afford(author, prompt)
         self.writer.reserve(f"{place}/{REPLY}")
@@ -79,7 +79,7 @@ class Asking:
         """The reply as a person reads it; one that a person wrote lies there already."""
         place = f"{step_name(step)}/{WORDS}"
         if self.writer.kept(place) is None:
-            self.writer.keep(place, reply.text)
+            self.writer.keep(place, reply.text, durable=False)
 
     def _afford(self, author: Paid, prompt: Prompt) -> None:
         model = author.model or default_model(author.name)

@@ -167,7 +167,7 @@ class _Run:
         read = self._read(step, reply, choice)
         attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply, choice.note)
         attempt = replace(attempt, seconds=round(reply.usage.seconds + time.monotonic() - started, 3))
-        self.writer.keep(f"{step_name(step)}/{REPORT}", _report(attempt))
+        self.writer.keep(f"{step_name(step)}/{REPORT}", _report(attempt), durable=False)
         self.writer.append(attempt)
         self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))
 

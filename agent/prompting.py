@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coda_synth.tasks.spec import TaskSpec
 
 _ASK = "Send one program that repairs or improves on these."
+_SOURCES: dict[object, str] = {}
 LONGEST_REPLY = 2000  # characters of a reply without a program that its author sees again
 
 
@@ -105,7 +106,7 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
     return {
         "name": task.name,
         "summary": task.summary,
-        "source": task.reference_source.strip(),
+        "source": _source(task),
         "header": f"def {task.name}({parameters}):",
         "outputs": ", ".join(outputs),
         "weights": _with_role(typed, "weight") + (f". In-place inputs: {in_place}" if in_place != "none" else ""),
@@ -116,6 +117,13 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
 
 def _with_role(typed: Signature, role: str) -> str:
     return ", ".join(i.name for i in typed.inputs if i.role == role) or "none"
+
+
+def _source(task: TaskSpec) -> str:
+    """Read once for each reference: finding a function's text takes longer than all the rest of a prompt."""
+    if task.reference not in _SOURCES:
+        _SOURCES[task.reference] = task.reference_source.strip()
+    return _SOURCES[task.reference]
 
 
 def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float]]:

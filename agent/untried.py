@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from coda_synth.coda_api.errors import ProgramError
@@ -24,6 +25,7 @@ def untried(signature: Signature, history: Sequence[Attempt]) -> list[str]:
     return [line for look in _LOOKS if (line := look(signature, programs))][:_SHOWN]
 
 
+@functools.lru_cache(maxsize=256)  # every step of a run reads all of its programs
 def _read(source: str, signature: Signature) -> Program | None:
     try:
         return read(source, signature)

@@ -108,3 +108,56 @@ BREAKING: tuple[Mistake, ...] = (
         ("odd(z)}", "odd(z)\n    return act"),
     ),
 )
+
+
+def _on(task: str, *rows: tuple[str, ...]) -> tuple[Mistake, ...]:
+    return tuple(Mistake(row[0], task, row[1], row[2], (row[3], row[4]) if len(row) > 3 else ("", "")) for row in rows)
+
+
+WRONG: tuple[Mistake, ...] = (
+    *_on(
+        BLOCK,
+        ("the rescale is missing", "gemm(hg, w) * rstd", "gemm(hg, w)"),
+        ("the rescale is applied twice", "* rstd", "* rstd * rstd"),
+        ("gate and up are swapped", "silu(even(z)) * odd(z)", "silu(odd(z)) * even(z)"),
+        ("weights are concatenated, not interleaved", "interleave(w_gate", "concat(w_gate"),
+        ("the residual has the wrong sign", "gemm(y, w) + x", "gemm(y, w) - x"),
+        ("the residual is missing", "gemm(y, w) + x", "gemm(y, w)"),
+        ("a stale statistic", "h = gemm(y, w) + x", "g = gemm(y, w)\n    h = g + x", "h * h", "g * g"),
+        ("the mean is a sum", ' / size("N")', ""),
+        ("eps is missing", " + eps", ""),
+        ("sqrt for rsqrt", "rsqrt(total", "sqrt(total"),
+        ("the gain is missing", "h * gamma", "h"),
+        ("the gain is applied to the residual stream too", '"x": h,', '"x": h * gamma,'),
+        ("gelu for silu", "silu(even", "gelu(even"),
+        ("no activation", "silu(even(z))", "even(z)"),
+        ("magnitudes for squares", "tile_sum(h * h", "tile_sum(abs(h)"),
+        ("sigmoid for silu", "silu(even", "sigmoid(even"),
+    ),
+    *_on(
+        ROPE,
+        ("the sine has the wrong sign", "a * c - b * s, b * c + a * s", "a * c + b * s, b * c - a * s"),
+        (
+            "pairs are neighbours, not halves",
+            'low(z, "H"), high(z, "H")',
+            "even(z), odd(z)",
+            'join(a * c - b * s, b * c + a * s, "H")',
+            "interleave(a * c - b * s, b * c + a * s)",
+        ),
+        ("frequencies in radians, not turns", "inv_freq / (2 * pi)", "inv_freq * 1.0"),
+        ("values are rotated too", "v = linear(x, w_v)", "v = rotary(x, w_v, pos, f.hi, f.lo)"),
+        ("keys are not rotated", "k = rotary(x, w_k, pos, f.hi, f.lo)", "k = linear(x, w_k)"),
+    ),
+    *_on(
+        LOSS,
+        ("ignored rows count", "where(kept, total - chosen, 0.0)", "total - chosen"),
+        ("the loss has the wrong sign", "total - chosen", "chosen - total"),
+        ("the mean is over all rows", "maximum(sum(kept), 1.0)", 'size("M")'),
+        ("a maximum for a logsumexp", "tile_logsumexp(z", "tile_max(z"),
+    ),
+    *_on(
+        GELU,
+        ("the bias is missing", "gemm(x, w) + b", "gemm(x, w)"),
+        ("the bias comes after the activation", "gelu(gemm(x, w) + b)", "gelu(gemm(x, w)) + b"),
+    ),
+)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from coda_synth.evaluator.codes import FORMATS, Unrounded, beyond
 from coda_synth.evaluator.random_rounding import SIGNIFICANT_BITS, RandomRounding
+from coda_synth.evaluator.relation import relation
 from coda_synth.evaluator.where import where
 from coda_synth.tasks.spec import TaskSpec
 
@@ -180,6 +181,8 @@ def _compare(name: str, allowed: Allowed, output: torch.Tensor) -> tuple[float, 
             broken.append(words)
         if ratio > worst:
             worst, place = ratio, words
+    if worst > 1.0 and (how := relation(allowed.exact, wide)):
+        broken[0] = f"{broken[0]}; {how}"
     return worst, place, broken
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +19,11 @@ from coda_synth.evaluator import correctness
 from coda_synth.evaluator.channel import Message, serve
 from coda_synth.evaluator.correctness import Allowed, Judgement, Oracle
 from coda_synth.evaluator.facts import Case, TaskFacts
-from coda_synth.evaluator.inputs import make_inputs, of_rows
+from coda_synth.evaluator.inputs import exact, make_inputs, of_rows
 from coda_synth.evaluator.lint import lint
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.suspects import suspect
 from coda_synth.evaluator.tensors import unpack
 from coda_synth.evaluator.trace import trace_task
 from coda_synth.tasks.catalog import task
@@ -126,7 +128,20 @@ def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     judgement: Judgement = correctness.judge_outputs(
         exact_oracle(found) if case.form == "reference" else found, outputs
     )
+    if case.form == "reference" and not judgement.passed:
+        judgement = explained(judgement, task(data["task"]), data["dtype"], case, outputs)
     return Message({"judgement": to_data(judgement)})
+
+
+def explained(
+    judgement: Judgement, spec: TaskSpec, dtype: str, case: Case, outputs: Mapping[str, torch.Tensor]
+) -> Judgement:
+    """With the one fault in the reference that explains the outputs, where there is one."""
+    if set(outputs) != {o.name for o in spec.outputs}:
+        return judgement
+    inputs = exact(make_inputs(spec, facts_of(spec, dtype).signature, case))
+    found = suspect(spec, inputs, {name: value.cpu() for name, value in outputs.items()})
+    return replace(judgement, findings=(found, *judgement.findings)) if found else judgement
 
 
 def _lint(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:

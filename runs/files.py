@@ -30,8 +30,8 @@ def append(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, text: str) -> None:
-    """The file is there whole or not at all, also after a power loss. Written over room reserved for it, if any."""
+def replace(path: Path, text: str, durable: bool = True) -> None:
+    """The file is there whole or not at all; if durable, also after a power loss. Written over its reserved room."""
     data, place = text.encode("utf-8"), temporary(path)
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -39,11 +39,13 @@ def replace(path: Path, text: str) -> None:
         while done < len(data):
             done += os.write(descriptor, data[done:])
         os.ftruncate(descriptor, len(data))
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     os.replace(place, path)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def reserve(path: Path, size: int) -> None:

@@ -87,12 +87,15 @@ class RunWriter:
         """The folder of one step, with what was asked and answered as text."""
         return self.folder / step_name(number)
 
-    def keep(self, name: str, text: str) -> None:
-        """A file of the run, whole and on the disk when this returns; raises StoreError."""
+    def keep(self, name: str, text: str, durable: bool = True) -> None:
+        """A file of the run, whole; if durable, on the disk when this returns. Raises StoreError.
+
+        What only helps people to read a run need not be durable: syncing takes longer than all the rest of an attempt.
+        """
         path = self.folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(path, _encodable(text))
+            files.replace(path, _encodable(text), durable)
         except OSError as error:
             raise _cannot("write", path, error) from error
 
@@ -142,7 +145,7 @@ class RunWriter:
         try:
             if attempt.candidate is not None:
                 candidate = self.folder / CANDIDATES / f"{attempt.candidate.id}.coda"
-                files.replace(candidate, _encodable(attempt.candidate.source))
+                files.replace(candidate, _encodable(attempt.candidate.source), durable=False)  # its text is in the line
             if not files.ends_with(path, line):
                 files.append(path, line)
         except OSError as error:

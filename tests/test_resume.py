@@ -24,7 +24,7 @@ from tests.test_loop import GOOD, LOOPING, TASK, ReadingJudge, better, fenced, n
 
 REPLIES = (fenced(LOOPING), "no program", fenced(GOOD), fenced(better(2)))
 SETTINGS = Settings(Budget(attempts=len(REPLIES), usd=100.0))
-POINTS = range(1, 64)
+POINTS = range(1, 57)
 FEW = tuple(POINTS)[::4]
 
 
