@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FACTOR = 1.2
 DTYPE = torch.bfloat16
 # D is no power of four: else a spike's root mean square makes it a power of two, which no rounding ever touches.
-SIZES = {"T": 64, "D": 250, "F": 192, "K": 128, "V": 512, "N": 256, "HQ": 4, "HK": 2, "H": 64}
+SIZES = {"T": 64, "D": 250, "F": 192, "K": 128, "A": 128, "Q": 256, "V": 512, "N": 256, "HQ": 4, "HK": 2, "H": 64}
 SEEDS = range(3)
 
 Tensors = Mapping[str, torch.Tensor]
@@ -42,7 +42,7 @@ def scaled(by: float) -> Change:
 
 def constant(name: str, x: torch.Tensor) -> torch.Tensor:
     """Each row holds one number; where a projection y is added to a stream x, the stream alone."""
-    return torch.zeros_like(x) if name == "y" else x[:, :1].expand_as(x)
+    return torch.zeros_like(x) if name.startswith("y") else x[:, :1].expand_as(x)
 
 
 def half_zero(name: str, x: torch.Tensor) -> torch.Tensor:
