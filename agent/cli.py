@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     judging = (_evaluate, _regrade, _lint)
     reading = (_show, _diff, _leaderboard, _lessons, _export)
-    for add in (_synth, _resume, *judging, _tasks, _prompt, *reading, _doctor):
+    for add in (_synth, _resume, _bench, *judging, _tasks, _prompt, *reading, _doctor):
         add(commands)
     return parser
 
@@ -133,6 +133,24 @@ def _resume(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-
     parser.add_argument("run", nargs="*", metavar="RUN", help="ids, or their beginnings; left out: the latest")
     parser.add_argument("--waiting", action="store_true", help="every run that waits for a reply")
     _author_options(parser)
+    _budget_options(parser)
+    _judge_options(parser)
+    _runs_option(parser)
+
+
+def _bench(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "bench", "cli_bench:bench", "compare authors and strategies under equal budgets")
+    parser.add_argument("--tasks", nargs="+", required=True, metavar="T")
+    parser.add_argument(
+        "--authors", nargs="+", default=["planner"], metavar="A", help="PROVIDER[/MODEL], scripted=PATH"
+    )
+    parser.add_argument("--strategies", nargs="+", default=["refine"], metavar="S", help=", ".join(STRATEGIES))
+    parser.add_argument("--repeats", type=int, default=1, metavar="R", help="runs of each combination (1)")
+    parser.add_argument("--name", default="bench", help="the same name goes on where it stopped (bench)")
+    parser.add_argument("--near", type=float, default=0.1, metavar="P", help="near means within P of the bound (0.1)")
+    parser.add_argument("--fast", type=float, default=1.0, metavar="F", help="fast means F of the baseline's speed (1)")
+    parser.add_argument("--baseline", default="compile", help="bare_gemm, eager or compile (compile)")
+    parser.add_argument("--base-url", metavar="URL", help="another address of the service")
     _budget_options(parser)
     _judge_options(parser)
     _runs_option(parser)
