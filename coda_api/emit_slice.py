@@ -244,7 +244,7 @@ class SliceValues:
         cos, sin = [], []
         for s in range(segments):
             c, n = self.names.new("cos"), self.names.new("sin")
-            position = self.inner.plain(value.args[0], s)
+            position, _ = self._adapt(value, value.args[0], (self.inner.plain(value.args[0], s), ATOM))
             hi, lo = self.inner.plain(value.args[1], s), self.inner.plain(value.args[2], s)
             self.inner.lines.append(f"{c}, {n} = rotation({position}.to(tl.float32), {hi}, {lo})")
             cos.append((c, ATOM))

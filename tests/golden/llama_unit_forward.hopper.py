@@ -532,7 +532,7 @@ def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, 
     part_cols = col // 2 + gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
     hi_cols = gl.load(hi + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
     lo_cols = gl.load(lo + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
-    cos, sin = rotation_g(pos_rows.to(gl.float32), hi_cols, lo_cols)
+    cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
     y = interleave_g(even * cos - odd * sin, odd * cos + even * sin)
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
