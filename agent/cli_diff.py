@@ -27,13 +27,25 @@ def diff(args: argparse.Namespace) -> Exit:
     before, after = _source(one), _source(two)
     named = [f"step {a.step} {a.candidate.id}" for a in (one, two) if a.candidate]
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *named, lineterm=""))
-    what = changed(before, after) or "nothing that changes what is computed or how it is scheduled"
+    what = changed(before, after) or _unchanged(before, after)
     if args.json:
         print_json({"a": one, "b": two, "diff": lines, "change": what})
         return Exit.OK
     for said in (line(one), line(two), f"change: {what}", "", *lines):
         console().print(said, markup=False, soft_wrap=True)
     return Exit.OK
+
+
+def _unchanged(before: str, after: str) -> str:
+    """Why no change can be told."""
+    from coda_synth.coda_api.errors import ProgramError
+    from coda_synth.coda_api.reader import read
+
+    try:
+        read(before), read(after)
+    except ProgramError:
+        return "one of them is no program, so only the texts can be compared"
+    return "nothing that changes what is computed or how it is scheduled"
 
 
 def _source(attempt: Attempt) -> str:
@@ -47,7 +59,7 @@ def _found(attempts: tuple[Attempt, ...], name: str, run: str) -> Attempt:
     having = [a for a in attempts if a.candidate]
     leader = best(attempts) if name == "best" else None
     by_step = [a for a in having if str(a.step) == name]
-    by_id = [a for a in having if a.candidate and a.candidate.id.startswith(name)]
+    by_id = [a for a in having if len(name) > 3 and a.candidate and a.candidate.id.startswith(name)]
     found = leader or next(iter(by_step or by_id), None)
     if found is None:
         steps = ", ".join(str(a.step) for a in having) or "none"

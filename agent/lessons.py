@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def changed(before: str, after: str) -> str:
     return "; ".join([*facts, words[:_LONGEST]]).strip("; ")
 
 
-def _hints(old: dict[str, dict[str, int]], new: dict[str, dict[str, int]]) -> str:
+def _hints(old: Mapping[str, Mapping[str, object]], new: Mapping[str, Mapping[str, object]]) -> str:
     """The schedule alone changed."""
     said = []
     for kernel in dict.fromkeys([*old, *new]):

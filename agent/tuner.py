@@ -29,13 +29,13 @@ def tuned(history: tuple[Attempt, ...]) -> tuple[Candidate, str]:
     return changed, proposal.reason
 
 
-def with_hints(source: str, hints: Mapping[str, Mapping[str, int]]) -> str:
+def with_hints(source: str, hints: Mapping[str, Mapping[str, object]]) -> str:
     """The text with the schedule hints of its kernels replaced, and nothing else changed."""
     lines = source.split("\n")
     for function in reversed(_functions(source)):
         mark = function.decorator_list[0] if function.decorator_list else None
         if mark is not None and _named(mark) == "kernel" and mark.end_lineno is not None:
-            said = ", ".join(f"{name}={value}" for name, value in hints.get(function.name, {}).items())
+            said = ", ".join(f"{name}={value!r}" for name, value in hints.get(function.name, {}).items())
             lines[mark.lineno - 1 : mark.end_lineno] = [f"@kernel({said})" if said else "@kernel"]
     return "\n".join(lines)
 

@@ -75,6 +75,7 @@ BREAKING: tuple[Mistake, ...] = (
         ("a transposed operand", "gemm(y, w)", "gemm(y, w.T)"),
         ("a bad tile", "@kernel\ndef out_proj", "@kernel(block_m=100)\ndef out_proj"),
         ("a hint by another name", "@kernel\ndef out_proj", "@kernel(num_stages=3)\ndef out_proj"),
+        ("a mainloop without quotes", "@kernel\ndef out_proj", "@kernel(mainloop=hopper)\ndef out_proj"),
         ("a schedule for a finisher", "@finisher", "@finisher(block_m=64)"),
         ("a misspelt decorator", "@finisher", "@finnisher"),
         ("no decorator", "@kernel\ndef gate_up", "def gate_up"),

@@ -169,13 +169,19 @@ def without_default(arguments: ast.arguments, default: ast.expr) -> Repair | Non
 
 def hint(word: ast.keyword) -> Repair | None:
     """The nearest schedule hint, or the nearest value of this one."""
-    name, value = str(word.arg), word.value.value if isinstance(word.value, ast.Constant) else None
+    name, written = str(word.arg), str(getattr(word.value, "value", getattr(word.value, "id", "")))
     known = name if name in HINTS else nearest(name.replace("num_", ""), HINTS)
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    if known is None:
         return None
-    return (word, f"{known}={min(ALLOWED[known], key=lambda v: (abs(v - number), v))}") if known else None
+    numbers = [v for v in ALLOWED[known] if isinstance(v, int)]
+    if not numbers:
+        close = nearest(written, [str(v) for v in ALLOWED[known]])
+        return (word, f'{known}="{close}"') if close else None
+    try:
+        number = float(written)
+    except ValueError:
+        return None
+    return word, f"{known}={min(numbers, key=lambda v: (abs(v - number), v))}"
 
 
 def decorator(node: ast.FunctionDef) -> Repair | None:

@@ -11,7 +11,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Gemm, TypeKind
 from coda_synth.coda_api.report import Report
 from coda_synth.coda_api.rules import did_you_mean, shown
-from coda_synth.coda_api.schedule import HINTS, Schedule, ScheduleError
+from coda_synth.coda_api.schedule import ALLOWED, HINTS, Schedule, ScheduleError
 from coda_synth.coda_api.syntax import Number, UnitText
 
 
@@ -124,8 +124,10 @@ def _hint(name: str, node: ast.expr, constants: Mapping[str, Number]) -> object:
     value = node.value if isinstance(node, ast.Constant) else None
     if isinstance(node, ast.Name):
         value = constants.get(node.id)
-    if name in HINTS and type(value) is not int:
-        raise ScheduleError(f"{name} = {shown(node)} is not a whole number")
+    kind = type(ALLOWED[name][0]) if name in ALLOWED else int
+    if name in HINTS and type(value) is not kind:
+        wanted = "a whole number" if kind is int else f"one of {', '.join(map(repr, ALLOWED[name]))}"
+        raise ScheduleError(f"{name} = {shown(node)} is not {wanted}")
     return value
 
 

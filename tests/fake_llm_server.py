@@ -120,7 +120,31 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(400, "invalid_request_error", "prompt is too long", "context_length_exceeded")
         return self._answer(model, times)
 
+    def do_GET(self) -> None:
+        """The list of models, and one of them."""
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        if given != self.fake.key:
+            return self._error(401, "authentication_error", f"the key {given} is not valid", "invalid_api_key")
+        wanted = self.path.partition("?")[0].removeprefix("/v1/models").strip("/")
+        if wanted and wanted not in SCENARIOS:
+            return self._error(404, "not_found_error", f"no model {wanted}", "model_not_found")
+        one = {"object": "model", "type": "model", "display_name": "m", "created": 0, "owned_by": "us"}
+        one |= {"created_at": "2026-01-01T00:00:00Z"}
+        listed = {"object": "list", "data": [{"id": name, **one} for name in SCENARIOS], "has_more": False}
+        self._json({"id": wanted, **one} if wanted else listed)
+
+    def _json(self, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
     def _answer(self, model: str, times: int) -> None:
+        if self._is("/v1/messages/count_tokens") or self._is("/v1/responses/input_tokens"):
+            return self._json({"object": "response.input_tokens", "input_tokens": INPUT})
         protocol = next((p for p in (Messages, Responses, Chat) if self._is(p.path)), None)
         if protocol is None:
             return self._error(404, "not_found_error", f"nothing at {self.path}", "not_found")

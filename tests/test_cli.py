@@ -72,7 +72,7 @@ def test_help_is_fast_and_loads_nothing_heavy(tmp_path: Path) -> None:
     assert min(times) < 0.3
 
 
-@pytest.mark.parametrize("command", ["synth", "evaluate", "tasks", "prompt", "show", "leaderboard", "export", "doctor"])
+@pytest.mark.parametrize("command", ["synth", "resume", "bench", "prompt", "show", "diff", "lessons", "export"])
 def test_every_command_has_help_and_json(command: str, tmp_path: Path) -> None:
     done = cli(command, "--help", cwd=tmp_path)
     assert done.returncode == 0 and "--json" in done.stdout
@@ -265,6 +265,48 @@ def test_the_planner_needs_no_key_and_no_gpu(tmp_path: Path) -> None:
     best = json.loads(done.stdout)["report"]["best"]
     assert best["evaluation"]["verdict"] == "PASSED" and best["evaluation"]["timings"] == []
     assert "silu" in best["candidate"]["source"] or "sigmoid" in best["candidate"]["source"]
+
+
+def test_an_exchange_over_two_tasks_waits_and_goes_on(tmp_path: Path) -> None:
+    done = cli("synth", "linear_swiglu", "linear_residual", "--provider", "exchange", "--no-wait", cwd=tmp_path)
+    assert done.returncode == 4 and done.stdout.count("put the reply into") == 2, done.stderr
+    (first,) = tmp_path.glob("runs/*linear_swiglu*")
+    (first / "steps/001/reply.md").write_text(f"~~~\n{BAD}\n~~~\n", encoding="utf-8")
+    done = cli("resume", "--waiting", "--no-wait", "--json", cwd=tmp_path)
+    ends = json.loads(done.stdout)
+    assert done.returncode == 4 and all(end["waiting"] for end in ends)
+    assert sorted(len(end["report"]["rows"]) for end in ends) == [0, 1]
+    shown = cli("show", first.name, "--attempt", "1", cwd=tmp_path)
+    assert "=== prompt" in shown.stdout and "=== reply" in shown.stdout and "UnknownWord" in shown.stdout
+    assert "waiting for a reply" in cli("show", first.name, cwd=tmp_path).stdout
+    after = json.loads(cli("prompt", "linear_swiglu", "--after", first.name, "--json", cwd=tmp_path).stdout)
+    assert after["system"] == (first / "system.md").read_text(encoding="utf-8")
+    assert "did you mean 'gemm'" in after["user"] and after["tokens"]["kind"] == "estimated"
+
+
+def test_two_candidates_side_by_side(run_folder: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = run_folder
+    done = cli("diff", "latest", "1", "best", cwd=folder)
+    assert done.returncode == 0 and "-    z = gem(" in done.stdout and "+    z = gemm(" in done.stdout
+    refused(cli("diff", "latest", "1", "9", cwd=folder), 2, "no candidate '9'")
+    assert "No lessons yet" in cli("lessons", cwd=folder).stdout
+    refused(cli("lessons", "--drop", "abc", cwd=folder), 2, "no lesson 'abc'")
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(
+    run_folder: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = run_folder
+    before = (next(folder.glob("runs/*")) / "attempts.jsonl").read_bytes()
+    done = cli("resume", "--json", cwd=folder)
+    assert done.returncode == 0 and json.loads(done.stdout)["report"]["best"] is not None, done.stderr
+    assert (next(folder.glob("runs/*")) / "attempts.jsonl").read_bytes() == before
+
+
+def test_a_model_without_a_price_wants_a_limit(tmp_path: Path) -> None:
+    more = ("--provider", "openai-compatible", "--base-url", "http://127.0.0.1:9/v1", "--model", "mine")
+    refused(cli("synth", "linear_swiglu", *more, cwd=tmp_path), 2, "no known price", "--tokens", "--allow-unpriced")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_found_nothing(tmp_path: Path) -> None:
