@@ -62,6 +62,14 @@ def stored(value: torch.Tensor) -> torch.Tensor:
     return value.bfloat16().float()
 
 
+def product(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """a w^T in float32, for what a forward would have saved. A real shape takes the GPU where there is one: its fp32
+    sums are the same in every process there, and within roundoff of the CPU's."""
+    if a.numel() * len(w) < 1 << 34 or not torch.cuda.is_available():
+        return a @ w.T
+    return (a.cuda() @ w.cuda().T).cpu()
+
+
 def accumulated(shape: tuple[int, int], tokens: int, generator: torch.Generator, style: str) -> torch.Tensor:
     """A weight's gradient of earlier passes: of the scale that a sum over `tokens` gives to the next one."""
     if style == "integers":

@@ -54,7 +54,7 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
     r = torch.rsqrt((wide - mu).pow(2).mean(-1, keepdim=True) + draws.epsilon(generator))
     return {
         "dz": draws.activation((t, e), generator, style),
-        "z": ((wide - mu) * r * gamma + beta).float() @ w.T + b,
+        "z": draws.product(((wide - mu) * r * gamma + beta).float(), w) + b,
         "w": w,
         "b": b,
         "x": x,

@@ -94,13 +94,13 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
     pos, inv_freq = draws.positions(t, generator), draws.packed_frequencies(q // 2, generator)
     eps = draws.epsilon(generator)
     y0 = keep(draws.beside((t, a), generator, style))
-    x1 = keep(draws.beside((t, d), generator, style) + y0 @ w_o.T)
+    x1 = keep(draws.beside((t, d), generator, style) + draws.product(y0, w_o))
     r1 = torch.rsqrt(x1.pow(2).mean(-1) + eps)
-    z1 = keep((x1 * r1[:, None] * gamma1) @ w1.T)
-    x2 = keep(x1 + keep(swiglu(z1)) @ w2.T)
+    z1 = keep(draws.product(x1 * r1[:, None] * gamma1, w1))
+    x2 = keep(x1 + draws.product(keep(swiglu(z1)), w2))
     r2 = torch.rsqrt(x2.pow(2).mean(-1) + eps)
     angles = torch.outer(pos.double(), inv_freq.double())
-    z2 = (x2 * r2[:, None] * gamma2) @ w_qkv.T
+    z2 = draws.product(x2 * r2[:, None] * gamma2, w_qkv)
     qkv = keep(rotate(z2, angles.cos().float(), angles.sin().float()))
     return {
         "dqkv": draws.activation((t, q), generator, style),

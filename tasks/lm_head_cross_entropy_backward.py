@@ -37,7 +37,7 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
     target = torch.randint(0, v, (t,), generator=generator)
     target[torch.rand(t, generator=generator) < 0.2] = IGNORED
     target[-1] = v - 1
-    lse = torch.cat([torch.logsumexp(rows @ w.T, -1) for rows in h.split(CHUNK)])
+    lse = torch.cat([torch.logsumexp(draws.product(rows, w), -1) for rows in h.split(CHUNK)])
     alpha = float(torch.rand((), generator=generator)) + 0.5
     return {"h": h, "w": w, "lse": lse, "target": target, "alpha": alpha}
 

@@ -38,7 +38,7 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
     gamma = draws.stored(draws.gain(d, generator))
     r = torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + draws.epsilon(generator))
     normed = x.double() * r * gamma
-    s = ((dz @ w) * normed).sum(-1) / d
+    s = (draws.product(dz, w.T) * normed).sum(-1) / d
     dres = draws.residual((t, d), generator, style)
     return {"dz": dz, "w": w, "x": x, "gamma": gamma, "r": r.squeeze(-1).float(), "s": s.float(), "dres": dres}
 
