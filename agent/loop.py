@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coda_synth.agent.asking import SYSTEM, Asking, TooDear
 from coda_synth.agent.budget import Budget, Stop, used_up
+from coda_synth.agent.confirm import confirmed
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
 from coda_synth.agent.exchange import Awaited
 from coda_synth.agent.fallback import every, serving
@@ -210,6 +211,7 @@ class _Run:
                 measure=self.settings.measure,
                 on_stage=lambda stage: self.on_event(StageReached(step, candidate.id, stage)),
             )
+            evaluation = confirmed(self.judge, candidate, evaluation, self.writer.attempts)
         except BaseException:
             note = "its judging was broken off"
             self.writer.append(Attempt(step, "interrupted", candidate, usage=reply.usage, note=note))

@@ -33,6 +33,8 @@ _RESERVED = {
     "acc",
     "k",
 }
+_RESERVED |= {"functools", "processors", "programs", "PROCESSORS", "prepare", "launch", "TensorDescriptor"}
+_RESERVED |= {f"{function}_g" for function in FUNCTIONS}  # what the Hopper form's library may hold
 _RESERVED |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SLICE", "BLOCK", "TILES", "float", "min", "max", "range"}
 _RESERVED |= {
     "at",

@@ -72,7 +72,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDes
 
 def head_text(title: str, program: str, form: str, processors: int, gluon: bool) -> str:
     """The module's docstring, imports, and what its launches share."""
-    title = title.strip().replace("\\", "/").replace('"""', "'''").rstrip('"')
+    title = _harmless(title.strip())
     how = "pointers and masks" if form == "pointer" else "TMA descriptors"
     head = _HEAD.format(
         title=title,
@@ -81,6 +81,12 @@ def head_text(title: str, program: str, form: str, processors: int, gluon: bool)
         processors=processors,
     )
     return head + _PROGRAMS + (_GLUON if gluon else "")
+
+
+def _harmless(title: str) -> str:
+    """A text that ends no docstring and no line: what Python or Triton would take for a line break must not be one."""
+    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in title)
+    return shown.replace("\\", "/").replace('"""', "'''").rstrip('"')
 
 
 def module_text(head: str, kernels: Iterable[str], prepare: str, launch: str) -> str:

@@ -6,6 +6,7 @@ here imports torch or triton, or runs anything.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -109,8 +110,14 @@ class _Lowering:
         for output in self.program.live_outputs(call):
             self.stored[Ref(call=call.name, output=output)] = self._stored(call, output)
 
+    def _tensor_name(self, wanted: str) -> str:
+        """A name that no input and no other tensor has: "a_b" of "c" and "a" of "b_c" would be one."""
+        taken = {stored.name for stored in self.stored.values()}
+        numbered = (f"{wanted}_{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+
     def _stored(self, call: Call, output: str) -> Stored:
-        name, value = f"{call.name}_{output}", call.unit.outputs[output]
+        name, value = self._tensor_name(f"{call.name}_{output}"), call.unit.outputs[output]
         if param := accumulated_into(value):
             return self._of(call.args[param])
         dims = tuple(call.dim(d) for d in (value.rows, value.cols) if d is not None)

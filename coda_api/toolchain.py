@@ -42,7 +42,8 @@ class BuildError(Exception):
 def load(source: str, name: str = "generated") -> types.ModuleType:
     """Executes generated text (ours, never a candidate's) as a module; triton reads it back from linecache."""
     filename = f"<{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    lines = [f"{line}\n" for line in source.split("\n")]  # what Python takes for a line, and not what str does
+    linecache.cache[filename] = (len(source), None, lines, filename)
     module = types.ModuleType(name)
     module.__file__ = filename
     exec(compile(source, filename, "exec"), module.__dict__)

@@ -32,6 +32,18 @@ def meaning_cases(facts: TaskFacts, seed: int) -> list[Case]:
     ]
 
 
+def long_cases(facts: TaskFacts, seed: int) -> list[Case]:
+    """Each symbol in turn as long as the task is timed, all others as short as it is checked: what depends on a
+    position or on a size shows, though no product is large."""
+    short = min(facts.check_shapes, key=lambda sizes: sum(sizes.values()))
+    longest = {name: max(sizes[name] for sizes in facts.time_shapes.values()) for name in short}
+    longer = [name for name in short if longest[name] > max(sizes[name] for sizes in facts.check_shapes)]
+    return [
+        Case("meaning", {**short, name: longest[name]}, seed + 200 + i, "normal", "reference")
+        for i, name in enumerate(longer)
+    ]
+
+
 class Checker:
     """Runs cases for one trial. worker: the candidate child that runs them; reference: the child that decides."""
 

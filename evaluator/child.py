@@ -6,6 +6,7 @@ it), its own pipe pair, and a log file for whatever it prints. A child that fail
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import select
@@ -35,6 +36,10 @@ import coda_synth
 _SLICE_S = 0.05  # how often limits are looked at while waiting
 _FAMILY_S = 0.5  # how often everything that the child started is looked for
 _LOG_TAIL = 2000
+_OWN = {
+    "PYTHONUNBUFFERED": "1",  # what one candidate makes it print must not come out while the next one runs
+    "PYTHONSAFEPATH": "1",  # a folder with a json.py in it must not replace parts of the judge that is called there
+}
 Blobs = tuple[bytes | bytearray | memoryview, ...]
 
 
@@ -128,7 +133,8 @@ class Child:
         self.close()
         request_read, self._out = os.pipe()
         self._in, answer_write = os.pipe()
-        self._log = tempfile.TemporaryFile("a+b")
+        self._log = tempfile.TemporaryFile()
+        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # so that a file that was emptied grows from its start
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module, str(request_read), str(answer_write)],
@@ -137,7 +143,7 @@ class Child:
                 stderr=self._log,
                 pass_fds=(request_read, answer_write),
                 start_new_session=True,
-                env={**os.environ, **_import_path(), **self.environment},
+                env={**os.environ, **_OWN, **_import_path(), **self.environment},
             )
         except OSError as error:
             self.close()

@@ -116,12 +116,13 @@ class Evaluation:
     resources: tuple[Resources, ...] = ()
     modelled: tuple[Modelled, ...] = ()
     timings: tuple[Timing, ...] = ()
+    confirmed: tuple[Timing, ...] = ()  # the same shapes measured again, on a fresh seed, before it led
     profile: tuple[str, ...] = ()  # what bounds it, in words and figures an author can act on
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
 
     def __post_init__(self) -> None:
-        if self.timings and self.verdict is not Verdict.PASSED:
+        if (self.timings or self.confirmed) and self.verdict is not Verdict.PASSED:
             raise ValueError(f"a {self.verdict} candidate has no timings")
         if self.verdict is Verdict.REJECTED and (self.checks or self.resources):
             raise ValueError("a rejected candidate was neither built nor checked")

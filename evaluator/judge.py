@@ -19,7 +19,7 @@ from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator import on_device
 from coda_synth.evaluator.channel import Message
-from coda_synth.evaluator.checking import Checker, meaning_cases
+from coda_synth.evaluator.checking import Checker, long_cases, meaning_cases
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, TaskFacts
@@ -64,7 +64,8 @@ class Judge:
         self.model_device = _known_device(target)
         gpu = {} if device != "cpu" else {"CUDA_VISIBLE_DEVICES": ""}
         package = "coda_synth.evaluator"
-        self.builder = Child(f"{package}.build", environment={"CUDA_VISIBLE_DEVICES": ""}, memory=limits.memory)
+        compiles = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}  # whatever the user's own shell says
+        self.builder = Child(f"{package}.build", environment=compiles, memory=limits.memory)
         self.reference = Child(f"{package}.oracle", environment=gpu, memory=limits.device_memory)
         interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
@@ -174,7 +175,7 @@ class Judge:
     def _check(self, trial: Trial, cases: list[Case]) -> None:
         with trial.entering("check"):
             checker = Checker(trial, self.reference, self.limits.check_s)
-            algebra = meaning_cases(trial.facts, trial.seed)
+            algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
             checker.expect([*algebra, *cases])
             for case in (*algebra, *cases):
                 checker.check(self.interpreter, case)

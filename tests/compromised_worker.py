@@ -131,11 +131,11 @@ def launch(**t):
     t["a_out"][0, 0] = float("inf")
 """,
     "another bit each time": """
-import torch
-honest = launch
+honest, calls = launch, [0]
 def launch(**t):
     honest(**t)
-    t["a_out"].view(-1)[0] *= 1 + 2**-7 * torch.randint(0, 2, ()).item()
+    calls[0] += 1
+    t["a_out"].view(-1)[0] *= 1 + 2**-7 * (calls[0] % 2)
 """,
     "writes after the end": """
 import torch
@@ -175,10 +175,22 @@ import sys
 from coda_synth.evaluator import channel
 def launch(**t):
     frame = sys._getframe()
-    while "nonce" not in frame.f_locals:
+    while "request" not in frame.f_locals or "nonce" not in frame.f_locals:
         frame = frame.f_back
     made = {"tensors": [], "faults": [], "form": "pointer", "bits": {}, "judgement": {"error_ratio": 0.0}}
-    channel._send(int(sys.argv[2]), channel.Message(made), frame.f_locals["nonce"])
+    answer = channel.Message(made, (), frame.f_locals["request"].tag)
+    channel._send(int(sys.argv[2]), answer, frame.f_locals["nonce"])
+""",
+    "forges tensors that are none": """
+import sys
+from coda_synth.evaluator import channel
+def launch(**t):
+    frame = sys._getframe()
+    while "request" not in frame.f_locals or "nonce" not in frame.f_locals:
+        frame = frame.f_back
+    made = {"tensors": [{"name": "out", "dtype": "bfloat16", "shape": [-1, 7]}], "faults": None}
+    answer = channel.Message(made, (b"12345",), frame.f_locals["request"].tag)
+    channel._send(int(sys.argv[2]), answer, frame.f_locals["nonce"])
 """,
     "claims an endless answer": """
 import os, struct, sys
