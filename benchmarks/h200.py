@@ -2,7 +2,7 @@
 
     python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 2] [--autotune] [--json FILE]
 
-For every task: the worked candidate with the schedules that the lowering chooses, its error against the task's
+For every task: the worked candidate with the schedules that the lowering chooses, its error against the
 reference in float64 (worst row, relative norm) beside eager's own, and the time of every peer over ours: above 1
 we are faster. bound: the cost model's floor at datasheet peaks over our time. Nothing here judges; `coda-synth evaluate`
 does.

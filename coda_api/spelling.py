@@ -259,6 +259,13 @@ def sigmoid(x):
     y = 1.0 + tl.exp(-x)
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1)
 """,
+    "tanh": """
+@triton.jit
+def tanh(x):
+    u = x * x
+    near = x * (1.0 + u * (-0.33333333 + u * (0.13333334 + u * (-0.053968254 + u * 0.021869488))))
+    return tl.where(u < 0.0625, near, 2.0 * sigmoid(2.0 * x) - 1.0)
+""",
     "rotation": '''
 @triton.jit
 def rotation(position, f_hi, f_lo):

@@ -364,164 +364,6 @@ def gate_up(
 
 
 @gluon.jit
-def residual_2_epilogue(
-    z, ssq_sum, step, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, x_out, h_out,
-    gamma, N, SLICE: gl.constexpr,
-):
-    layout: gl.constexpr = z.type.layout
-    slot = WHICH * 2 + step % 2
-    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
-    out_slot = WHICH * 1 + step % 1
-    x_tile = x_ring.index(slot).load(layout).to(gl.float32)
-    h = z + x_tile
-    tma.store_wait(0)
-    x_out_ring.index(out_slot).store(h.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
-    h_2 = h * gamma_cols
-    h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
-    ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
-    fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_out_ring.index(out_slot))
-    tma.async_copy_shared_to_global(h_out, [row, col], h_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
-    return ssq_sum
-
-
-@gluon.jit
-def residual_2_loader(
-    y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-):
-    step = 0
-    turn_step = 0
-    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        for k in range(0, K, BLOCK_K):
-            stage = step % STAGES
-            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
-            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
-            step += 1
-        slice_step = turn_step // 2 * 4
-        slot = turn_step % 2 * 2 + slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
-        turn_step += 1
-
-
-@gluon.jit
-def residual_2_consumer(
-    WHICH: gl.constexpr, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed,
-    gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-):
-    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
-    layout: gl.constexpr = zero_0.type.layout
-    steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
-    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
-        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
-        stage = step % STAGES
-        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
-        acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=(acc,))
-        for k in range(1, steps):
-            stage = (step + k) % STAGES
-            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
-            acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=(acc,))
-            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        ssq_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        ssq_sum = residual_2_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col, x_out, h_out,
-                gamma, N, 32,
-            )
-        ssq_sum = residual_2_epilogue(
-                acc_32, ssq_sum, slice_step + 1, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 32, x_out,
-                h_out, gamma, N, 32,
-            )
-        ssq_sum = residual_2_epilogue(
-                acc_64, ssq_sum, slice_step + 2, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 64, x_out,
-                h_out, gamma, N, 32,
-            )
-        ssq_sum = residual_2_epilogue(
-                acc_96, ssq_sum, slice_step + 3, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 96, x_out,
-                h_out, gamma, N, 32,
-            )
-        slice_step += 4
-        gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
-    tma.store_wait(0)
-
-
-@gluon.jit
-def residual_2(
-    y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-):
-    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 32], x.layout)
-    x_out_ring = gl.allocate_shared_memory(x_out.dtype, [2, 128, 32], x_out.layout)
-    h_out_ring = gl.allocate_shared_memory(h_out.dtype, [2, 128, 32], h_out.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(4):
-        mbarrier.init(loaded.index(i), count=1)
-        mbarrier.init(freed.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
-    gl.warp_specialize(
-        [
-            (residual_2_consumer, (0, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (residual_2_consumer, (1, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (residual_2_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-        ],
-        [4, 1],
-        [240, 24],
-    )
-
-
-@gluon.jit
 def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
@@ -679,10 +521,10 @@ def launch(
         described(b_z, [128, 64], gl.bfloat16), described(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5,
         4, num_warps=4, num_stages=5,
     )
-    residual_2[programs(b_act.device, T, 128, D, 128)](
-        described(b_act, [128, 64], gl.bfloat16), described(w2, [128, 64], gl.bfloat16),
-        described(a_x, [128, 32], gl.bfloat16), gamma2, described(c_x, [128, 32], gl.bfloat16),
-        described(c_h, [128, 32], gl.bfloat16), c_ssq, T, D, F, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+    residual[programs(b_act.device, T, 128, D, 256)](
+        described(b_act, [128, 64], gl.bfloat16), described(w2, [256, 64], gl.bfloat16),
+        described(a_x, [128, 64], gl.bfloat16), gamma2, described(c_x, [128, 64], gl.bfloat16),
+        described(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     rotary[programs(c_h.device, T, 128, Q, 128)](

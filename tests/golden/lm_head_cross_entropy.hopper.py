@@ -67,9 +67,7 @@ def merge_logsumexp_g(top, weight, x, live):
 
 
 @gluon.jit
-def head_epilogue(
-    z, lse_max, lse_sum, chosen_picked, step, WHICH: gl.constexpr, row, col, target_rows, N, SLICE: gl.constexpr,
-):
+def head_epilogue(z, lse_max, lse_sum, chosen_picked, step, row, col, target_rows, N, SLICE: gl.constexpr):
     layout: gl.constexpr = z.type.layout
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, cols[None, :] < N)
@@ -98,25 +96,25 @@ def head_loader(
 
 @gluon.jit
 def head_consumer(
-    WHICH: gl.constexpr, turn, h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_64 = halves_g(zero)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         target_rows = gl.load(target + rows, mask=rows < M, other=0)[:, None]
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -127,21 +125,22 @@ def head_consumer(
             acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
+        step += steps
         lse_max = gl.full((BLOCK_M,), float("-inf"), gl.float32, layout=gl.SliceLayout(1, layout))
         lse_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
         chosen_picked = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0, acc_64 = halves_g(acc)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, slice_step, WHICH, row, col, target_rows, N, 64)
-        lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, WHICH, row, col + 64, target_rows, N, 64,
-            )
-        slice_step += 2
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, slice_step, row, col, target_rows, N, 64)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, row, col + 64, target_rows, N, 64)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_128, lse_max, lse_sum, chosen_picked, slice_step + 2, row, col + 128, target_rows, N, 64)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_192, lse_max, lse_sum, chosen_picked, slice_step + 3, row, col + 192, target_rows, N, 64)
+        slice_step += 4
         gl.store(lse_out + tile_n * M + rows, lse_max + gl.log(lse_sum), mask=rows < M)
-        owner = gl.max(gl.where((target_rows >= 0) & (target_rows < N), target_rows, 0) // 128, 1) == tile_n
+        owner = gl.max(gl.where((target_rows >= 0) & (target_rows < N), target_rows, 0) // 256, 1) == tile_n
         gl.store(chosen_out + rows, chosen_picked, mask=(rows < M) & owner)
 
 
@@ -151,23 +150,19 @@ def head(
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (head_consumer, (0, turn, h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (head_consumer, (1, turn, h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (head_consumer, (h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (head_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
 
 
@@ -223,9 +218,9 @@ def launch(h, w, target, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
     T = h.shape[0]
     V = w.shape[0]
     D = h.shape[1]
-    head[programs(h.device, T, 128, V, 128)](
-        described(h, [128, 64], gl.bfloat16), described(w, [128, 64], gl.bfloat16), target, a_lse, a_chosen, T, V, D,
-        128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+    head[programs(h.device, T, 128, V, 256)](
+        described(h, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16), target, a_lse, a_chosen, T, V, D,
+        128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     per_token[(triton.cdiv(T, 32),)](
         a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -54,13 +54,13 @@ def halves_g(x):
 
 @gluon.jit
 def norm_epilogue(
-    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, r_rows,
-    s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
+    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out, gamma,
+    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = WHICH * 1 + step % 1
+    slot = step % 1
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
-    out_slot = WHICH * 1 + step % 1
+    out_slot = step % 1
     dres_tile = dres_ring.index(slot).load(layout).to(gl.float32)
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
@@ -86,7 +86,7 @@ def norm_loader(
     STAGES: gl.constexpr,
 ):
     step = 0
-    turn_step = 0
+    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -98,54 +98,52 @@ def norm_loader(
             tma.async_copy_global_to_shared(dz, [row, k], full.index(stage), dz_stages.index(stage))
             tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
-        slice_step = turn_step // 2 * 4
-        slot = turn_step % 2 * 1 + slice_step % 1
+        slot = slice_step % 1
         mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 1 + (slice_step + 1) % 1
+        slot = (slice_step + 1) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(dres, [row, (col + 32)], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 1 + (slice_step + 2) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        mbarrier.expect(loaded.index(slot), 32768)
         tma.async_copy_global_to_shared(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 1 + (slice_step + 3) % 1
+        slot = (slice_step + 2) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma.async_copy_global_to_shared(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 3) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(dres, [row, (col + 96)], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
-        turn_step += 1
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma.async_copy_global_to_shared(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        slice_step += 4
 
 
 @gluon.jit
 def norm_consumer(
-    WHICH: gl.constexpr, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring,
-    loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s,
+    dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         r_rows = gl.load(r + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         s_rows = gl.load(s + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -156,28 +154,27 @@ def norm_consumer(
             acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
+        step += steps
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
         norm_epilogue(
-                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, WHICH, row, col, r_rows, s_rows,
-                dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32,
+                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out,
+                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
             )
         norm_epilogue(
-                acc_32, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, WHICH, row, col + 32,
-                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32,
+                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
             )
         norm_epilogue(
-                acc_64, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, WHICH, row, col + 64,
-                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32,
+                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
             )
         norm_epilogue(
-                acc_96, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, WHICH, row, col + 96,
-                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32,
+                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
             )
         slice_step += 4
     tma.store_wait(0)
@@ -189,32 +186,28 @@ def norm(
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
-    dres_ring = gl.allocate_shared_memory(dres.dtype, [2, 128, 32], dres.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 32], x.layout)
-    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 32], dx_out.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 32], y_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
+    dres_ring = gl.allocate_shared_memory(dres.dtype, [1, 128, 64], dres.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [1, 128, 64], x.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [1, 128, 64], dx_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [1, 128, 64], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(1):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (norm_consumer, (0, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (norm_consumer, (1, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (norm_loader, (dz, w, dz_stages, w_stages, full, empty, dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
 
 
@@ -334,11 +327,11 @@ def launch(dz, w, x, gamma, r, s, dres, a_dx, a_y, a_dgamma, g_total, b_dw):
     T = dz.shape[0]
     D = w.shape[1]
     E = dz.shape[1]
-    norm[programs(dz.device, T, 128, D, 128)](
-        described(dz, [128, 64], gl.bfloat16), described(w, [64, 128], gl.bfloat16),
-        described(x, [128, 32], gl.bfloat16), gamma, r, s, described(dres, [128, 32], gl.bfloat16),
-        described(a_dx, [128, 32], gl.bfloat16), described(a_y, [128, 32], gl.bfloat16), a_dgamma, T, D, E, 128, 128,
-        64, 8, 5, 4, num_warps=4, num_stages=5,
+    norm[programs(dz.device, T, 128, D, 256)](
+        described(dz, [128, 64], gl.bfloat16), described(w, [64, 256], gl.bfloat16),
+        described(x, [128, 64], gl.bfloat16), gamma, r, s, described(dres, [128, 64], gl.bfloat16),
+        described(a_dx, [128, 64], gl.bfloat16), described(a_y, [128, 64], gl.bfloat16), a_dgamma, T, D, E, 128, 256,
+        64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](a_dgamma, g_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(dz.device, E, 128, D, 128)](
