@@ -2,10 +2,10 @@
 
     python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 2] [--autotune] [--json FILE]
 
-For every task: the worked candidate with the schedules that the lowering chooses, its error against the
-reference in float64 (worst row, relative norm) beside eager's own, and the time of every peer over ours: above 1
-we are faster. bound: the cost model's floor at datasheet peaks over our time. Nothing here judges; `coda-synth evaluate`
-does.
+For every task: the worked candidate with the schedules that the lowering chooses; its error against the reference in
+float64 (worst row, relative norm), and that over eager's own; its time; and every peer's time over it, so that above 1
+we are faster. bound: the cost model's floor at datasheet peaks over our time. Nothing here judges: `coda-synth
+evaluate` does.
 """
 
 from __future__ import annotations
@@ -128,9 +128,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.shape}, times of peers over ours")
-    print(
-        f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{'bare':>9s}{'eager':>9s}{'compile':>9s}{'autotune':>9s}{'bound':>8s}"
-    )
+    heads = "".join(f"{head:>9s}" for head in ("bare", "eager", "compile", "autotune"))
+    print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}")
     rows = []
     for name in options.tasks or task_names():
         try:
