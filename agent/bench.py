@@ -135,4 +135,4 @@ def median(values: Sequence[float]) -> Middle:
 
 def _outside(k: int, n: int) -> float:
     """The chance that the median lies below the k-th (from 0) of n ordered figures."""
-    return sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+    return sum(math.comb(n, i) for i in range(k + 1)) / float(2**n)

@@ -99,7 +99,15 @@ def _say(args: argparse.Namespace, text: str) -> None:
 def _print(args: argparse.Namespace, found: tuple[Line, ...]) -> None:
     from coda_synth.agent.cli_view import console, table
 
-    columns = ("author", "strategy", "runs", "pass@1", "passed", "attempts to pass", f"within {args.near:.0%} of bound")
+    columns: tuple[str, ...] = (
+        "author",
+        "strategy",
+        "runs",
+        "pass@1",
+        "passed",
+        "attempts to pass",
+        f"within {args.near:.0%} of bound",
+    )
     columns += (f"{args.fast:g} of {args.baseline}", "$ a run", "tokens a run", "spared")
     rows = [
         (

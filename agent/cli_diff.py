@@ -26,7 +26,7 @@ def diff(args: argparse.Namespace) -> Exit:
     one, two = (_found(record.attempts, name, record.run.id) for name in (args.a, args.b))
     before, after = _source(one), _source(two)
     named = [f"step {a.step} {a.candidate.id}" for a in (one, two) if a.candidate]
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *named, lineterm=""))
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), named[0], named[1], lineterm=""))
     what = changed(before, after) or _unchanged(before, after)
     if args.json:
         print_json({"a": one, "b": two, "diff": lines, "change": what})

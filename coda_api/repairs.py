@@ -74,7 +74,9 @@ def foreign(node: ast.expr) -> Repair | None:
 def _every_second(columns: ast.Slice) -> str | None:
     step = columns.step.value if isinstance(columns.step, ast.Constant) else None
     start = columns.lower.value if isinstance(columns.lower, ast.Constant) else 0
-    return {0: "even", 1: "odd"}.get(start) if step == 2 and columns.upper is None else None
+    if step != 2 or columns.upper is not None:
+        return None
+    return "even" if start == 0 else "odd" if start == 1 else None
 
 
 def method(node: ast.Call, place: Place, names: Sequence[str]) -> Repair | None:

@@ -68,7 +68,7 @@ def _range(values: torch.Tensor) -> str:
 
 
 def _swap_pairs(exact: torch.Tensor) -> torch.Tensor:
-    return exact.unflatten(1, (-1, 2)).flip(2).flatten(1)
+    return exact.reshape(exact.shape[0], -1, 2).flip(2).reshape(exact.shape)
 
 
 def _swap_halves(exact: torch.Tensor) -> torch.Tensor:

@@ -239,7 +239,7 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated() -> None:
 def test_an_unknown_provider_gets_the_nearest_name() -> None:
     with pytest.raises(ProviderError, match="did you mean anthropic"):
         make("antropic", Options())
-    assert set(PROVIDERS) == {"planner", "scripted", "anthropic", "openai", "openai-compatible"}
+    assert set(PROVIDERS) == {"planner", "scripted", "exchange", "anthropic", "openai", "openai-compatible"}
 
 
 def test_prices() -> None:

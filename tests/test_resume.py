@@ -320,3 +320,54 @@ def test_a_late_change_of_a_reply_changes_nothing(tmp_path: Path) -> None:
     outcome = synthesize(TASK, Exchange(wait=False), ReadingJudge(), writer, SETTINGS)
     assert outcome.best is not None and outcome.best.candidate is not None
     assert outcome.best.candidate.source == GOOD
+
+
+# -- with the whole judge
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "coda_synth", *words, "--runs", str(folder / "runs"), "--device", "cpu", "--json"]
+
+
+def results(folder: Path) -> list[Any]:
+    store = Store(folder / "runs")
+    evaluations = [a.evaluation for a in store.load(store.resolve())[1] if a.outcome == "evaluated"]
+    return [(e.candidate, e.verdict, e.diagnostics, e.modelled) for e in evaluations if e]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["read", "build", "check", "report", "attempts"])
+def test_killed_in_a_full_evaluation(stage: str, tmp_path: Path) -> None:
+    """kill -9 while the real judge is at a stage of the second candidate, or right after it."""
+    replies = tmp_path / "replies"
+    replies.mkdir()
+    for number, text in enumerate((LOOPING, GOOD)):
+        (replies / f"{number}.coda").write_text(text)
+    options = ("--provider", "scripted", "--replies", str(replies), "--seed", "7", "--attempts", "2")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    code = (
+        "import os, signal, sys\nfrom coda_synth.agent import cli, loop\n"
+        "from coda_synth.evaluator.judge import Judge\nfrom coda_synth.runs.store import RunWriter\n"
+        f"wanted = {stage!r}\nplain, keep, append = Judge.evaluate, RunWriter.keep, RunWriter.append\n"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def evaluate(self, candidate, *, measure=True, on_stage=None, **more):\n"
+        "    hit = lambda s: die() if s == wanted and 'for i in' not in candidate.source else on_stage(s)\n"
+        "    return plain(self, candidate, measure=measure, on_stage=hit, **more)\n"
+        "def kept(self, name, text, durable=True):\n"
+        "    die() if wanted == 'report' and name.endswith('002/report.md') else keep(self, name, text, durable)\n"
+        "def appended(self, attempt):\n"
+        "    append(self, attempt)\n    die() if wanted == 'attempts' and attempt.step == 2 else None\n"
+        "Judge.evaluate, RunWriter.keep, RunWriter.append = evaluate, kept, appended\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    run = {"env": environment, "capture_output": True, "text": True, "check": False}
+    assert subprocess.run(command(whole, "synth", TASK.name, *options), cwd=whole, **run).returncode == 0  # type: ignore[call-overload]
+    words = command(killed, "synth", TASK.name, *options)[3:]
+    died = subprocess.run([sys.executable, "-c", code, *words], cwd=killed, **run)  # type: ignore[call-overload]
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    resumed = subprocess.run(command(killed, "resume", "latest"), cwd=killed, **run)  # type: ignore[call-overload]
+    assert resumed.returncode == 0, resumed.stderr
+    assert results(killed) == results(whole) and len(results(killed)) == 2
