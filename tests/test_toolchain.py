@@ -49,8 +49,8 @@ def test_every_task_builds_everywhere(name: str, form: str) -> None:
     for target in targets:
         for resources in build(made, target):
             assert resources.registers > 0
-            # Pointer mainloops, for ragged shapes alone, hold their addresses and masks in registers too.
-            assert target != "sm_90" or resources.spill_bytes <= (32 if form == "pointer" else 0), resources
+            # Pointer mainloops, for ragged shapes alone, hold addresses and masks in registers too, and may spill.
+            assert form == "pointer" or resources.spill_bytes == 0, resources
 
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])

@@ -121,16 +121,16 @@ def norm_epilogue(
     s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 1
-    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
-    out_slot = step % 1
+    slot = step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+    out_slot = step % 2
     dres_tile = dres_ring.index(slot).load(layout).to(gl.float32)
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
     x_tile = x_ring.index(slot).load(layout).to(gl.float32)
     xhat = (x_tile - mu_rows) * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - s1_rows - xhat * s2_rows)
-    tma.store_wait(0)
+    tma.store_wait(2)
     dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     beta_cols = gl.load(beta + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
     y = xhat * gamma_cols + beta_cols
@@ -163,27 +163,47 @@ def norm_loader(
             tma.async_copy_global_to_shared(dz, [row, k], full.index(stage), dz_stages.index(stage))
             tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 1
-        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 1) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma.async_copy_global_to_shared(dres, [row, (col + 32)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 2) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma.async_copy_global_to_shared(dres, [row, (col + 96)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 4) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 4) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 3) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = (slice_step + 5) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 5) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma.async_copy_global_to_shared(dres, [row, (col + 160)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 160)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 6) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 6) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma.async_copy_global_to_shared(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
         tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 4
+        slot = (slice_step + 7) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 7) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma.async_copy_global_to_shared(dres, [row, (col + 224)], loaded.index(slot), dres_ring.index(slot))
+        tma.async_copy_global_to_shared(x, [row, (col + 224)], loaded.index(slot), x_ring.index(slot))
+        slice_step += 8
 
 
 @gluon.jit
@@ -197,8 +217,12 @@ def norm_consumer(
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
     zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero_0_to_128)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_128_to_192, zero_192_to_256 = halves_g(zero_128_to_256)
+    zero_128, zero_160 = halves_g(zero_128_to_192)
+    zero_192, zero_224 = halves_g(zero_192_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = 0, 0
@@ -225,25 +249,45 @@ def norm_consumer(
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += steps
         acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc_0_to_128)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        acc_128_to_192, acc_192_to_256 = halves_g(acc_128_to_256)
+        acc_128, acc_160 = halves_g(acc_128_to_192)
+        acc_192, acc_224 = halves_g(acc_192_to_256)
         norm_epilogue(
                 acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s1_rows,
-                mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 64,
+                mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
-                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
-                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 64,
+                acc_32, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 32, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
-                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
-                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 64,
+                acc_64, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
-                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
-                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 64,
+                acc_96, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 96, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
             )
-        slice_step += 4
+        norm_epilogue(
+                acc_128, slice_step + 4, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_160, slice_step + 5, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 160, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_192, slice_step + 6, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_224, slice_step + 7, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 224, r_rows,
+                s1_rows, mu_rows, s2_rows, dx_out, gamma, y_out, beta, dgamma_out, dbeta_out, M, N, BLOCK_M, 32,
+            )
+        slice_step += 8
     tma.store_wait(0)
 
 
@@ -255,18 +299,18 @@ def norm(
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
-    dres_ring = gl.allocate_shared_memory(dres.dtype, [1, 128, 64], dres.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [1, 128, 64], x.layout)
-    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [1, 128, 64], dx_out.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [1, 128, 64], y_out.layout)
+    dres_ring = gl.allocate_shared_memory(dres.dtype, [2, 128, 32], dres.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 32], x.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 32], dx_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 32], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(1):
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
     gl.warp_specialize(
@@ -434,8 +478,8 @@ def launch(
     )
     norm[programs(dz.device, T, 128, D, 256)](
         described(dz, [128, 64], gl.bfloat16), described(w, [64, 256], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), gamma, beta, mu, r, s_s1, s_s2, described(dres, [128, 64], gl.bfloat16),
-        described(a_dx, [128, 64], gl.bfloat16), described(a_y, [128, 64], gl.bfloat16), a_dgamma, a_dbeta, T, D, E,
+        described(x, [128, 32], gl.bfloat16), gamma, beta, mu, r, s_s1, s_s2, described(dres, [128, 32], gl.bfloat16),
+        described(a_dx, [128, 32], gl.bfloat16), described(a_y, [128, 32], gl.bfloat16), a_dgamma, a_dbeta, T, D, E,
         128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2)

@@ -137,23 +137,43 @@ def norm(
         mu_rows = tl.load(mu + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
         s2_rows = tl.load(s2 + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
         acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
+        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
+        acc_0, acc_32 = halves(acc_0_to_64)
+        acc_64, acc_96 = halves(acc_64_to_128)
+        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
+        acc_128, acc_160 = halves(acc_128_to_192)
+        acc_192, acc_224 = halves(acc_192_to_256)
         norm_epilogue(
                 acc_0, row, col, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out, dbeta_out,
-                M, N, BLOCK_M, 64,
+                M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_32, row, col + 32, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
+                dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
                 acc_64, row, col + 64, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
-                dbeta_out, M, N, BLOCK_M, 64,
+                dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_96, row, col + 96, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
+                dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
                 acc_128, row, col + 128, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
-                dbeta_out, M, N, BLOCK_M, 64,
+                dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_160, row, col + 160, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
+                dbeta_out, M, N, BLOCK_M, 32,
             )
         norm_epilogue(
                 acc_192, row, col + 192, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
-                dbeta_out, M, N, BLOCK_M, 64,
+                dbeta_out, M, N, BLOCK_M, 32,
+            )
+        norm_epilogue(
+                acc_224, row, col + 224, r_rows, s1_rows, mu_rows, s2_rows, dx_out, dres, gamma, x, y_out, beta, dgamma_out,
+                dbeta_out, M, N, BLOCK_M, 32,
             )
 
 
