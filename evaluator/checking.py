@@ -67,7 +67,8 @@ class Checker:
         form = str(answer.data.get("form", case.form))
         self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
         if not ratio <= 1.0:
-            raise StageFailed(Verdict.INCORRECT, self._words(case, faults, tuple(judgement["findings"]), worst))
+            said = self._words(case, faults, tuple(judgement["findings"]), worst, str(judgement["picture"]))
+            raise StageFailed(Verdict.INCORRECT, said)
         return answer
 
     def _run(self, worker: Child, op: str, case: Case) -> Message:
@@ -119,13 +120,14 @@ class Checker:
         return judgement
 
     def _words(
-        self, case: Case, faults: tuple[str, ...], findings: tuple[str, ...], worst: str
+        self, case: Case, faults: tuple[str, ...], findings: tuple[str, ...], worst: str, picture: str
     ) -> tuple[Diagnostic, ...]:
         if faults:
             return tuple(Diagnostic("MemoryFault", f"{fault} ({case})") for fault in faults)
         rule = "WrongMeaning" if case.stage == "meaning" else "WrongNumbers"
         said = "; ".join(findings[:4]) or worst
-        return (Diagnostic(rule, f"{_WRONG[case.stage]}. {said} ({case})"),)
+        drawn = f"\n{picture}" if picture else ""
+        return (Diagnostic(rule, f"{_WRONG[case.stage]}. {said} ({case}){drawn}"),)
 
     def _task(self) -> dict[str, str]:
         return {"task": self.trial.facts.name, "dtype": self.trial.facts.signature.dtype}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from coda_synth.evaluator.codes import FORMATS, Unrounded, beyond
 from coda_synth.evaluator.random_rounding import SIGNIFICANT_BITS, RandomRounding
 from coda_synth.evaluator.relation import relation
-from coda_synth.evaluator.where import where
+from coda_synth.evaluator.where import picture, where
 from coda_synth.tasks.spec import TaskSpec
 
 RUNS = 16  # random-rounding runs of the reference
@@ -63,6 +63,7 @@ class Judgement:
     error_ratio: float
     worst: str
     findings: tuple[str, ...]
+    picture: str = ""
 
     @property
     def passed(self) -> bool:
@@ -114,18 +115,26 @@ def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Ora
 def judge_outputs(oracle: Oracle, outputs: Mapping[str, torch.Tensor]) -> Judgement:
     """Holds every element, row, block and whole output against the oracle."""
     findings: list[str] = []
-    worst, place = 0.0, "exact"
+    worst, place, shown = 0.0, "exact", ""
     for name in sorted(set(outputs) - set(oracle.outputs)):
         findings.append(f"{name} is no output of {oracle.task}")
     for name, allowed in oracle.outputs.items():
         fault = _contract(name, allowed, outputs.get(name))
         ratio, said, broken = (math.inf, fault, [fault]) if fault else _compare(name, allowed, outputs[name])
         findings += broken
+        shown = shown or (picture(_wrong(allowed, outputs[name])) if broken and not fault else "")
         if ratio > worst:
             worst, place = ratio, said
     if len(findings) and worst <= 1.0:
         worst, place = math.inf, findings[0]
-    return Judgement(worst, place, tuple(findings))
+    return Judgement(worst, place, tuple(findings), shown)
+
+
+def _wrong(allowed: Allowed, output: torch.Tensor) -> torch.Tensor:
+    """Which elements are not finite or too far off."""
+    wide = output.double()
+    error = beyond(wide, allowed.exact, allowed.codes) if allowed.codes else wide - allowed.exact
+    return ~(error.abs() <= allowed.element)
 
 
 def _allowed(name: str, exact: torch.Tensor, dtype: torch.dtype, seen: Mapping[str, torch.Tensor]) -> Allowed:

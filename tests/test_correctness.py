@@ -21,7 +21,7 @@ from coda_synth.evaluator.correctness import (
 )
 from coda_synth.evaluator.oracle import facts_of
 from coda_synth.evaluator.random_rounding import RandomRounding
-from coda_synth.evaluator.where import where
+from coda_synth.evaluator.where import picture, where
 from coda_synth.tasks.catalog import task, task_names
 from coda_synth.tasks.spec import TaskSpec
 
@@ -196,3 +196,13 @@ def test_where_names_the_pattern() -> None:
     assert where(marked(slice(3, 4), slice(11, 12))) == "1 of 240 elements (row 3, the last column)"
     assert where(marked(everything, everything)) == "all elements"
     assert where(torch.eye(6, dtype=torch.bool)) == "6 of 36 elements (scattered)"
+
+
+def test_a_picture_shows_the_tile_that_is_wrong() -> None:
+    mask = torch.zeros(48, 96, dtype=torch.bool)
+    mask[16:32, 64:] = True
+    mask[0, 0] = True
+    head, *rows = picture(mask).split("\n")
+    assert "4 rows x 8 columns" in head and len(rows) == 12
+    assert rows[0] == ":..........." and rows[4] == rows[7] == "........####" and rows[8] == "............"
+    assert picture(torch.ones(4, 4, dtype=torch.bool)) == "" == picture(torch.ones(5, dtype=torch.bool))

@@ -201,3 +201,20 @@ def test_the_parent_imports_neither_torch_nor_triton_and_leaves_nobody_behind():
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_argument_that_nobody_reads_from_an_output_that_nobody_reads(judge):
+    evaluation = judged(
+        judge,
+        "linear_residual",
+        ('x: Tensor["M", "N"])', 'x: Tensor["M", "N"], unread: Tensor["M", "N"])'),
+        ("a = project(y, w, x)", "b = project(y, w, x, x)\n    a = project(y, w, x, b.out)"),
+    )
+    assert evaluation.verdict is Verdict.PASSED, evaluation.diagnostics
+
+
+def test_sizes_without_a_meaning_are_told_with_the_sizes(judge):
+    edit = ("gemm(y, w) + x", "gemm(y, w) + x + 0 * spread(group_sum(x, 16), 16)")
+    evaluation = judged(judge, "linear_residual", edit)
+    assert evaluation.verdict is not Verdict.PASSED
+    assert "16" in evaluation.diagnostics[0].message and "D" in evaluation.diagnostics[0].message

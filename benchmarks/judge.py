@@ -1,0 +1,76 @@
+"""What the judge costs and whether it errs: rejects a second, a warm evaluation, false alarms, escapes.
+
+`python benchmarks/judge.py [EVALUATIONS]`; exits 1 where a figure misses its aim. Escapes are counted by
+tests/test_red_team.py, which this runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from coda_synth.evaluator.evaluation import Candidate, Verdict
+from coda_synth.evaluator.judge import Judge
+from coda_synth.tasks.catalog import task_names, worked_candidate
+
+REJECTS_A_SECOND = 200
+WARM_S = 5.0
+
+
+def main(evaluations: int = 200) -> int:
+    with Judge(device="cpu") as judge:
+        missed = [_rejects(judge), _warm(judge), _false_alarms(judge, evaluations)]
+    missed.append(_escapes())
+    return int(any(missed))
+
+
+def _rejects(judge: Judge, count: int = 400) -> bool:
+    """Bad candidates, each another text, that the language refuses."""
+    source = worked_candidate("linear_swiglu")
+    judge.evaluate(Candidate("linear_swiglu", source.replace("silu", "sillu")))
+    start = time.perf_counter()
+    for number in range(count):
+        found = judge.evaluate(Candidate("linear_swiglu", source.replace("silu", f"sillu{number}")))
+        assert found.verdict is Verdict.REJECTED
+    rate = count / (time.perf_counter() - start)
+    print(f"read and rejected: {rate:.0f} a second (aim {REJECTS_A_SECOND})")
+    return rate < REJECTS_A_SECOND
+
+
+def _warm(judge: Judge) -> bool:
+    """A candidate of one GEMM that passes, in warm children, with its build."""
+    source = worked_candidate("linear_bias_gelu")
+    seconds = []
+    for number in range(4):
+        start = time.perf_counter()
+        found = judge.evaluate(Candidate("linear_bias_gelu", f"{source}\n# {number}\n"))
+        assert found.verdict is Verdict.PASSED, found.diagnostics
+        seconds.append(time.perf_counter() - start)
+    print(f"one GEMM, warm: {min(seconds[1:]):.2f} s (aim {WARM_S:.0f}); the first, cold: {seconds[0]:.2f} s")
+    return min(seconds[1:]) > WARM_S
+
+
+def _false_alarms(judge: Judge, evaluations: int) -> bool:
+    """Worked candidates on fresh seeds: everything but PASSED is a false alarm."""
+    names, alarms = task_names(), 0
+    for number in range(evaluations):
+        name = names[number % len(names)]
+        found = judge.evaluate(Candidate(name, worked_candidate(name)))
+        if found.verdict is not Verdict.PASSED:
+            alarms += 1
+            print(f"false alarm: {name}, seed {found.seed}: {found.diagnostics[0]}")
+    print(f"false alarms: {alarms} in {evaluations} evaluations on fresh seeds")
+    return alarms > 0
+
+
+def _escapes() -> bool:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/test_red_team.py"], capture_output=True, text=True
+    )
+    print(f"red team: {done.stdout.strip().splitlines()[-1]}")
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,105 @@
+"""Receipts: written, read, repeated; what was changed in one is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coda_synth.evaluator.evaluation import Candidate, Timing, Verdict
+from coda_synth.evaluator.judge import Judge
+from coda_synth.runs.receipt import Receipt, ReceiptError, compare, read_receipt, receipt_data
+from coda_synth.tasks.catalog import worked_candidate
+
+from tests.test_cli import LINEAR_SWIGLU, cli, refused
+
+NAME = "linear_residual"
+CANDIDATE = Candidate(NAME, worked_candidate(NAME))
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(device="cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def receipt(judge: Judge) -> Receipt:
+    return Receipt("coda-synth", CANDIDATE, judge.evaluate(CANDIDATE))
+
+
+def test_a_receipt_has_what_it_takes_and_survives_the_disk(receipt: Receipt, tmp_path: Path) -> None:
+    file = tmp_path / "receipt.json"
+    file.write_text(json.dumps(receipt_data(receipt.candidate, receipt.evaluation)))
+    found = read_receipt(file)
+    assert (found.candidate, found.evaluation) == (receipt.candidate, receipt.evaluation)
+    kept = {"torch", "triton", "python", "version", "target", "dtype", "task_hash", "generated_hash"}
+    assert kept <= set(found.evaluation.environment) and found.evaluation.seed >= 0
+
+
+def test_the_same_seed_repeats_it_to_the_bit(judge: Judge, receipt: Receipt) -> None:
+    again = judge.evaluate(CANDIDATE, seed=receipt.evaluation.seed)
+    assert [c.error_ratio for c in again.checks] == [c.error_ratio for c in receipt.evaluation.checks]
+    found = compare(receipt.evaluation, again)
+    assert found.holds and found.notes == ()
+
+
+def test_what_was_changed_is_found(receipt: Receipt) -> None:
+    true = receipt.evaluation
+    better = replace(true.checks[-1], error_ratio=true.checks[-1].error_ratio / 2)
+    assert "of the allowed error" in compare(replace(true, checks=(*true.checks[:-1], better)), true).broken[0]
+    other = replace(true, environment={**true.environment, "task_hash": "0"})
+    assert "the task's source" in compare(other, true).broken[0]
+    elsewhere = replace(true, environment={**true.environment, "torch": "9"}, checks=(*true.checks[:-1], better))
+    found = compare(elsewhere, true)  # another torch may round otherwise: told, and no breach
+    assert found.holds and any("torch: 9" in note for note in found.notes)
+    wrong = replace(true, verdict=Verdict.PASSED)
+    failed = replace(true, verdict=Verdict.INCORRECT, diagnostics=true.diagnostics or (_said(),))
+    assert "the verdict was PASSED and is INCORRECT" in compare(wrong, failed).broken[0]
+
+
+def _said():
+    from coda_synth.coda_api.errors import Diagnostic
+
+    return Diagnostic("WrongNumbers", "wrong")
+
+
+def test_a_slower_time_breaks_it_and_another_device_does_not(receipt: Receipt) -> None:
+    def timed(ms: float, device: str = "H200"):
+        return replace(
+            receipt.evaluation, timings=(Timing("8b", {"T": 1}, device, ms, ms * 0.99, ms * 1.01, 50, 0.1, 0.0, ()),)
+        )
+
+    assert compare(timed(1.0), timed(1.03)).holds
+    assert "1 ms" in compare(timed(1.0), timed(1.2)).broken[0]
+    found = compare(timed(1.0), timed(1.2, "H100"))
+    assert found.holds and any("not measured again" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": 1}', "[" * 100_000, "\0"])
+def test_what_is_no_receipt_is_told_so(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "receipt.json"
+    file.write_text(text)
+    with pytest.raises(ReceiptError, match="is no receipt"):
+        read_receipt(file)
+
+
+def test_an_evaluation_of_another_candidate_is_no_receipt(receipt: Receipt) -> None:
+    with pytest.raises(ValueError, match="not of its candidate"):
+        Receipt("", Candidate(NAME, "other"), receipt.evaluation)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    done = cli("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", "--receipt", str(file), cwd=tmp_path)
+    assert done.returncode == 0 and file.is_file()
+    done = cli("regrade", str(file), "--json", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)["holds"] is True
+    data = json.loads(file.read_text())
+    data["evaluation"]["checks"][-1]["error_ratio"] /= 2
+    file.write_text(json.dumps(data))
+    done = cli("regrade", str(file), cwd=tmp_path)
+    assert done.returncode == 1 and "does NOT hold" in done.stdout and "broken:" in done.stdout
+    refused(cli("regrade", "nowhere.json", cwd=tmp_path), 2, "cannot read")
