@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _TWO_PI = Expr("mul", (number(2), Expr("pi")))
 _COMMUTES = "A row's scale is constant along the reduction, so it commutes past the GEMM and is applied to its product."
 _FOLDS = "A gain along the inner dim is folded into the weight once, so the GEMM's operand is stored without it."
+_NORMALISED = (
+    "Where no GEMM makes an operand, the pass that stores it applies the row's scale and the gain in fp32, and rounds "
+    "their product once."
+)
 _STORED = "What one GEMM's epilogue makes and the next GEMM contracts is stored once, in the activation dtype."
 _MERGES = (
     "Both weights meet the same operand, so their rows are interleaved once: one GEMM puts each pair of results side "
@@ -39,7 +43,7 @@ _MERGES = (
 )
 _APART = "A tile holds one product; another one is stored by a kernel of its own and read as a tile."
 _ANGLE = "An angle is a position times a frequency, kept in turns as a hi/lo pair so that far positions stay accurate."
-CONTRACTIONS = (_COMMUTES, _FOLDS, _STORED, _MERGES, _APART, _ANGLE)
+CONTRACTIONS = (_COMMUTES, _FOLDS, _NORMALISED, _STORED, _MERGES, _APART, _ANGLE)
 
 
 def contraction(d: Derivation, gemm: Expr) -> Expr:
@@ -49,9 +53,7 @@ def contraction(d: Derivation, gemm: Expr) -> Expr:
         left, right = _transposed(d, right, gemm), _transposed(d, left, gemm)
         gemm = replace(gemm, axes=(ROW, COL), dims=(gemm.dims[1], gemm.dims[0], gemm.dims[2]))
     parts = factors(left)
-    scales = [p for p in parts if COL not in sides(p[0])]
-    if len(scales) == len(parts):
-        scales = []
+    scales = _commuting(d, parts)
     left, right = _folded(d, [p for p in parts if p not in scales], right)
     operands = (_operand(d, left), _operand(d, right))
     if any(sides(p) for p, _ in scales):
@@ -59,11 +61,33 @@ def contraction(d: Derivation, gemm: Expr) -> Expr:
     return mul(replace(gemm, args=operands), d.lowered(product(scales)))
 
 
+def _commuting(d: Derivation, parts: list[tuple[Expr, int]]) -> list[tuple[Expr, int]]:
+    """The factors along the rows, where they may wait for the product.
+
+    A GEMM cannot know them before it stores its result, and an input is contracted as it is. But an operand that takes
+    a pass of its own is made with them: rounded without them, or with the gain rounded into the weight instead, a row
+    whose one large entry is exact once it is normalised would come out less exact than eager PyTorch's.
+    """
+    scales = [p for p in parts if COL not in sides(p[0])]
+    rest = [p for p in parts if p not in scales]
+    if not scales or not rest:
+        return []
+    if product(rest).word == "load" or _carried(product(rest)):
+        return scales
+    d.note(_NORMALISED)
+    return []
+
+
+def _carried(expr: Expr) -> bool:
+    """Whether a GEMM makes it."""
+    return any(e.word == "gemm" for e in walk(expr))
+
+
 def _folded(d: Derivation, parts: list[tuple[Expr, int]], right: Expr) -> tuple[Expr, Expr]:
-    """Gains along the inner dim move into the weight, where that saves storing a second version of the operand."""
+    """Gains along the inner dim move into the weight, where that saves the GEMM before it a second stored tile."""
     gains = [p for p in parts if sides(p[0]) == {COL} and d.is_weight(p[0])]
     core = product([p for p in parts if p not in gains])
-    stored = core.word == "load" or d.wanted.get(core, ("", ""))[1] == "activation"
+    stored = _carried(core) and d.wanted.get(core, ("", ""))[1] == "activation"
     if not gains or not stored or not d.is_weight(right):
         return product(parts), right
     d.note(_FOLDS)
@@ -79,7 +103,7 @@ def _operand(d: Derivation, expr: Expr) -> Expr:
     if d.wanted.get(expr, ("", "activation"))[1] != "activation":
         need = "a second store of it, rounded to the activation dtype"
         raise Stuck(d.node(expr), "a GEMM contracts an output that is kept in another dtype", need)
-    if expr not in d.wanted:
+    if expr not in d.wanted and _carried(expr):
         d.note(_STORED)
     return d.load(d.value(expr, 2), (ROW, COL))
 
@@ -103,6 +127,16 @@ def one_gemm(d: Derivation, expr: Expr) -> Expr:
         stored = {gemms[-1]: d.load(d.value(gemms[-1], 2), (ROW, COL))}
         expr = rebuild(expr, stored.get)
     return expr
+
+
+def refuse_centring(d: Derivation, expr: Expr) -> None:
+    """A mean taken from what a GEMM stored leaves that rounding behind, which a mean of many deviations makes large."""
+    for e in walk(expr):
+        centred = e.word == "sub" and any(_carried(a) for a in e.args)
+        vectors = [a for a in e.args if COL not in sides(a)] if centred else []
+        if any(w.word in ("sum", "moments") for a in vectors for w in walk(a)):
+            reason = "it takes a row's mean from a GEMM's result, which is rounded before that mean is known"
+            raise Stuck(d.node(e), reason, "the mean before the GEMM, as the operand times the mean row of its weight")
 
 
 def _mergeable(d: Derivation, a: Expr, b: Expr) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from coda_synth.agent.planner_contract import CONTRACTIONS, contraction, one_gemm, rotated
+from coda_synth.agent.planner_contract import CONTRACTIONS, contraction, one_gemm, refuse_centring, rotated
 from coda_synth.agent.planner_expr import BINDERS, COL, ROW, Expr, loads_of, rebuild, sides, walk
 from coda_synth.agent.planner_graph import Reading
 from coda_synth.agent.planner_plan import FinisherPlan, KernelPlan, Plan, PreparationPlan, Stored, UnitPlan
@@ -162,6 +162,7 @@ class Derivation:
             base = cols / 2 if gemm.args[1].name.startswith("pack") else cols
             return self.add(KernelPlan(len(self.units), gemm, rows, cols, base)), value
         if kernel.position in self._needs(value):
+            refuse_centring(self, expr)
             self.note(_SECOND_PASS)
             value = self._from_stored(kernel, value, gemm)
             return self._pointwise(value, expr), value

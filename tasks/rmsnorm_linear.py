@@ -1,6 +1,7 @@
 """RMSNorm, then a linear layer, where no GEMM before it can carry the norm's sum of squares.
 
-So one pointwise pass over x is the expected answer: it leaves the sums, and the GEMM applies the row's scale.
+So pointwise passes over x are the expected answer: one leaves the sums, one stores the normalised operand. (The GEMM can
+apply the row's scale instead, for one pass fewer and a rounding that rows of one spike feel: docs/numerics.md.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def make_inputs(sizes: Sizes, generator: torch.Generator, style: str) -> dict[st
 
 TASK = TaskSpec(
     name="rmsnorm_linear",
-    summary="y = (rmsnorm(x) * gamma) w^T; a pointwise pass for the statistic is expected",
+    summary="y = (rmsnorm(x) * gamma) w^T; pointwise passes for the norm are expected",
     reference=reference,
     inputs=(
         TaskInput("x", ("T", "D")),

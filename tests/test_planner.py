@@ -27,6 +27,7 @@ from coda_synth.evaluator.trace import TraceError, distinct_sizes, trace_task
 from coda_synth.tasks.catalog import task, task_names
 from coda_synth.tasks.spec import TaskInput, TaskOutput, TaskSpec
 
+from benchmarks import numerics
 from tests.representative import REPRESENTATIVE
 
 GOLDEN = Path(__file__).parent / "golden" / "planner"
@@ -195,7 +196,8 @@ REFERENCES = [
         "x:T,D u!:F,D v!:F,D",
         "y:T,F up:T,F",
     ),
-    spec("norm_in", lambda x, g, w, eps: {"y": (norm(x, eps) * g) @ w.t()}, "x:T,D g!:D w!:F,D", "y:T,F", "eps"),
+    spec("norm_in", lambda x, w, eps: {"y": norm(x, eps) @ w.t()}, XW, "y:T,F", "eps"),
+    spec("norm_in_gain", lambda x, g, w, eps: {"y": (norm(x, eps) * g) @ w.t()}, "x:T,D g!:D w!:F,D", "y:T,F", "eps"),
     spec("norm_out", lambda x, w, eps: {"y": norm(x @ w.t(), eps)}, XW, "y:T,F", "eps"),
     spec("two_norms", two_norms, "y:T,K w!:D,K x:T,D gain!:D w1!:F,D w2!:V,D", "h:T,D p:T,F q:T,V", "eps"),
     spec(
@@ -254,6 +256,21 @@ def test_a_row_scale_commutes_past_the_gemm() -> None:
     assert "rstd" in text and sum(k.gemm is not None for k in kernels(program)) == 1
 
 
+def test_an_operand_that_takes_a_pass_is_rounded_with_its_row_scale() -> None:
+    """Where no GEMM makes it; the gain stays out of the weight too, and an input without a gain needs no pass."""
+    text, _ = proven(by_name("norm_in_gain"))
+    assert '{"h": x * rstd * g}' in text and "@prepare" not in text
+    text, program = proven(by_name("norm_in"))
+    assert len(kernels(program)) == 2 and "gemm(x, w) * rstd" in text
+
+
+@pytest.mark.parametrize("name", ["residual_rmsnorm_swiglu", "rmsnorm_linear", "rmsnorm_qkv_rope"])
+def test_derived_programs_keep_the_rule_of_roundings(name: str) -> None:
+    text, _ = proven(task(name))
+    found = numerics.errors(task(name), "one spike, D = 256", 0, text)
+    assert all(numerics.excess(one) < numerics.FACTOR for one in found.values())
+
+
 def test_one_statistic_serves_every_consumer() -> None:
     text, program = proven(by_name("two_norms"))
     assert text.count("tile_sum") == 1 and len(kernels(program)) == 3
@@ -281,6 +298,10 @@ STUCK = [
             "y:T,16*F",
         ),
         "groups of columns",
+    ),
+    (
+        spec("centred", lambda x, w: {"y": (z := x @ w.t()) - z.mean(-1, keepdim=True)}, XW, "y:T,F"),
+        "rounded before that mean is known.*times the mean row of its weight",
     ),
     (spec("three_dims", lambda x, w: {"y": (x @ w.t())[:, None]}, XW, "y:T,1,F"), "has 3 dims"),
 ]
