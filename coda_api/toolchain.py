@@ -206,7 +206,7 @@ def repair_interpreter() -> None:
             return handle.data
         if handle.dtype.scalar == tl.float16:
             return handle.data.astype(np.float32)
-        return stock_convert(handle.data, handle.dtype.scalar, tl.float32, None).view(np.float32)
+        return interpreter._convert_float(handle.data, handle.dtype.scalar, tl.float32, None).view(np.float32)
 
     def dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
         product = np.matmul(widened(a), widened(b), dtype=d.data.dtype)

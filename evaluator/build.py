@@ -167,7 +167,7 @@ def model(program: Program, facts: TaskFacts, schedules: Schedules, on: Device) 
 
 def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     generated = _lowered(data)
-    resources = toolchain.build(generated, data["target"])
+    resources = _resources(generated, data["target"])
     on = device(data["device"])
     over = [r for r in resources if r.shared_bytes > on.shared_bytes]
     if over:
@@ -177,6 +177,21 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
     warnings += [Diagnostic("PortableKernel", note, severity="note") for note in generated.notes]
     return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
+
+
+_KEPT = 64  # compilations, the newest
+_compiled: dict[str, tuple[Resources, ...]] = {}
+
+
+def _resources(generated: Generated, target: str) -> tuple[Resources, ...]:
+    """The compiler's findings; equal text for an equal launch is compiled once, and then takes no seconds."""
+    key = hashlib.sha256(repr((generated.source, generated.launches, target)).encode()).hexdigest()
+    if key in _compiled:
+        return tuple(replace(found, seconds=0.0) for found in _compiled[key])
+    _compiled[key] = toolchain.build(generated, target)
+    for old in list(_compiled)[:-_KEPT]:
+        del _compiled[old]
+    return _compiled[key]
 
 
 def _over_shared(found: Resources, schedule: Schedule | None, on: Device) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coda_synth.coda_api.errors import Diagnostic
@@ -49,16 +50,37 @@ class Checker:
 
     def __init__(self, trial: Trial, reference: Child, limit_s: float) -> None:
         self.trial, self.reference, self.limit_s = trial, reference, limit_s
+        self._facts = to_data(trial.facts)
 
     def expect(self, cases: Iterable[Case]) -> None:
         """Lets the reference child compute these oracles while the candidate child works."""
         self.reference.post("expect", ORACLE_S, {"cases": to_data(list(cases)), **self._task()})
 
+    def check_all(self, worker: Child, cases: Sequence[Case]) -> None:
+        """Case by case, as `check` does; the worker runs each while the reference decides on the one before."""
+        start = time.monotonic()
+        self._ask(worker, cases[0])
+        try:
+            for case, following in itertools.zip_longest(cases, cases[1:]):
+                answer = self._answer(worker, case)
+                answered = time.monotonic()
+                if following is not None:
+                    self._ask(worker, following)
+                self._hold(case, answer, start)
+                start = answered
+        finally:
+            worker.forget(self.limit_s)
+
     def check(self, worker: Child, case: Case) -> Message:
         """One case: adds its Check to the trial, raises StageFailed unless it passed, returns the worker's answer."""
         start = time.monotonic()
-        op = "meaning" if case.form == "reference" else "execute"
-        answer = self._run(worker, op, case)
+        self._ask(worker, case)
+        answer = self._answer(worker, case)
+        self._hold(case, answer, start)
+        return answer
+
+    def _hold(self, case: Case, answer: Message, start: float) -> None:
+        """Holds an answer against the oracle."""
         judgement = self._decide(case, answer)
         faults = tuple(map(str, answer.data.get("faults") or ()))
         ratio = float("inf") if faults else float(judgement["error_ratio"])
@@ -69,12 +91,14 @@ class Checker:
         if not ratio <= 1.0:
             said = self._words(case, faults, tuple(judgement["findings"]), worst, str(judgement["picture"]))
             raise StageFailed(Verdict.INCORRECT, said)
-        return answer
 
-    def _run(self, worker: Child, op: str, case: Case) -> Message:
+    def _ask(self, worker: Child, case: Case) -> None:
+        worker.post("meaning" if case.form == "reference" else "execute", self.limit_s, self.run(case))
+
+    def _answer(self, worker: Child, case: Case) -> Message:
         """The worker's answer; a program that has no meaning at the sizes of a check does not compute the task."""
         try:
-            return worker.request(op, self.limit_s, self.run(case))
+            return worker.collect(self.limit_s)
         except ChildRaised as error:
             if error.raised.kind != "DimSizeError":
                 raise
@@ -83,7 +107,7 @@ class Checker:
 
     def run(self, case: Case) -> dict[str, object]:
         """What the candidate child needs to know to run a case."""
-        return {"source": self.trial.candidate.source, "facts": to_data(self.trial.facts), "case": to_data(case)}
+        return {"source": self.trial.candidate.source, "facts": self._facts, "case": to_data(case)}
 
     def peers(self, worker: Child, case: Case) -> list[str]:
         """How the baselines themselves fare under the oracle, in words: a peer that cuts corners is no bar to clear."""

@@ -6,6 +6,7 @@ it), its own pipe pair, and a log file for whatever it prints. A child that fail
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -106,8 +107,8 @@ class Child:
     def post(self, op: str, seconds: float, data: Mapping[str, Any] = {}, blobs: Blobs = ()) -> None:
         """Asks without waiting for the answer, which `collect` fetches; one question may be open at a time."""
         self.ready()
-        if self._open:  # an answer that nobody fetched, since a stage ended early
-            self._read_message(time.monotonic() + seconds, seconds)
+        self.forget(seconds)  # an answer that nobody fetched, since a stage ended early
+        self.ready()
         self._open, self._tag = True, secrets.token_hex(8)
         self._forget_what_was_printed()
         self._write(encode(Message({"op": op, **data}, blobs, self._tag), self._nonce), time.monotonic() + seconds)
@@ -119,6 +120,14 @@ class Child:
         if "raised" in answer.data:
             raise ChildRaised(Raised(**answer.data["raised"]))
         return answer
+
+    def forget(self, seconds: float) -> None:
+        """Waits for an answer that nobody wants any more, so that whoever asks next does not; what becomes of the
+        child meanwhile is nobody's fault but the old question's."""
+        if self._open:
+            with contextlib.suppress(ChildFailure):
+                self._read_message(time.monotonic() + seconds, seconds)
+            self._open = False
 
     @property
     def pid(self) -> int | None:

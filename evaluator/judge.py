@@ -176,9 +176,7 @@ class Judge:
         with trial.entering("check"):
             checker = Checker(trial, self.reference, self.limits.check_s)
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
-            checker.expect([*algebra, *cases])
-            for case in (*algebra, *cases):
-                checker.check(self.interpreter, case)
+            checker.check_all(self.interpreter, [*algebra, *cases])
 
     def _on_device(self, trial: Trial, measure: bool, shapes: tuple[str, ...]) -> None:
         try:

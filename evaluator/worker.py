@@ -28,6 +28,7 @@ from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.inputs import Inputs, exact, make_inputs
 from coda_synth.evaluator.measure import measure, shift
+from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.race import WallClock
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.tensors import pack
@@ -133,6 +134,7 @@ def _moved_back(bound: Bound, shift: int, case: Case, facts: TaskFacts) -> Messa
 def hello() -> Mapping[str, Any]:
     if INTERPRETED:
         toolchain.repair_interpreter()
+        quicken()
         torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other, and for the reference child
         return {}
     import triton

@@ -1,0 +1,52 @@
+"""Runs checks of some tasks in triton's interpreter as it is, then again quickened, and prints whose bits differ and
+how much quicker it got. A process of its own, started with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.reader import read
+from coda_synth.evaluator.build import interpreter_cases
+from coda_synth.evaluator.execution import bind, rerun
+from coda_synth.evaluator.inputs import make_inputs
+from coda_synth.evaluator.oracle import facts_of
+from coda_synth.evaluator.quick_interpreter import quicken
+from coda_synth.tasks.catalog import task, worked_candidate
+
+Bits = dict[str, dict[str, int]]
+
+
+def bits(name: str, found: Bits) -> None:
+    """Fingerprints of a task's outputs in four of its checks: both forms, small and shipped tiles."""
+    spec, facts = task(name), facts_of(task(name), "bfloat16")
+    program = read(worked_candidate(name), facts.signature)
+    schedules = lower(program, facts.signature, facts.headline[1]).schedules
+    cases = interpreter_cases(program, facts, schedules, 11)
+    for case in (*cases[:2], *cases[-2:]):
+        made = {"form": case.form, "schedules": case.schedules, "processors": case.processors}
+        generated = lower(program, facts.signature, case.sizes, **made)
+        found[f"{name}: {case}"] = rerun(bind(generated, make_inputs(spec, facts.signature, case), "cpu"))
+
+
+def timed(names: list[str]) -> tuple[Bits, float]:
+    found: Bits = {}
+    start = time.process_time()
+    for name in names:
+        bits(name, found)
+    return found, time.process_time() - start
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    toolchain.repair_interpreter()
+    timed(sys.argv[1:])  # warm
+    stock, slow_s = timed(sys.argv[1:])
+    quicken()
+    quick, quick_s = timed(sys.argv[1:])
+    unlike = [name for name in stock if stock[name] != quick[name]]
+    print(json.dumps({"unlike": unlike, "checks": len(stock), "slow_s": slow_s, "quick_s": quick_s}))
