@@ -36,6 +36,17 @@ class Measured:
     timer: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """bare_ms: by call, its GEMM with an epilogue that only stores the product. copy_bytes_per_s, matmul_flops_per_s:
+    what the device at hand reaches with a large copy and a large product."""
+
+    bare_ms: Mapping[str, float]
+    copy_bytes_per_s: float
+    matmul_flops_per_s: float
+    notes: tuple[str, ...] = ()
+
+
 def summary(times: Sequence[float]) -> Sample:
     """The median and its 95 % confidence interval by order statistics, which assume no distribution."""
     ordered, n = sorted(times), len(times)

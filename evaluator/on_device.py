@@ -9,11 +9,11 @@ from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.checking import Checker
-from coda_synth.evaluator.child import ChildRaised, JudgeError
+from coda_synth.evaluator.child import ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
-from coda_synth.evaluator.measured import Measured
+from coda_synth.evaluator.measured import Measured, Parts
 from coda_synth.evaluator.profile import measured_lines
 from coda_synth.evaluator.serial import from_data
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coda_synth.evaluator.judge import Judge
 
 SAMPLED_ROWS = 256  # of a full shape, held against the oracle
+PARTS_S = 90.0
 CUT_ROWS = 512  # of a full shape's rows, for outputs that mix rows
 
 
@@ -112,13 +113,27 @@ def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[
     with gpu_lock(trial.environment["gpu"]):
         asked = {**checker.run(case), "seconds": judge.limits.race_s}
         answer = judge.gpu.request("measure", judge.limits.measure_s, asked)
+        taken_apart = _parts(judge, checker, label, case)
     found = from_data(Measured, answer.data["measured"])
     if said := unlike(found, bits):
         raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", f"{said} ({case})"),))
     checker.check_timed(case, answer)
     trial.environment["timer"] = found.timer
     trial.environment[f"clocks {label}"] = found.clocks
-    _record(judge, trial, label, case, found)
+    _record(judge, trial, label, case, found, taken_apart)
+
+
+def _parts(judge: Judge, checker: Checker, label: str, case: Case) -> Parts | None:
+    """For the profile of the headline shape. Whatever goes wrong in it is told there, and ends that child alone."""
+    if label != checker.trial.facts.headline[0]:
+        return None
+    try:
+        reply = judge.gpu.request("parts", PARTS_S, checker.run(case))
+        return from_data(Parts, reply.data["parts"])
+    except (ChildFailure, ChildRaised) as error:
+        judge.gpu.close()
+        checker.trial.profile.append(f"{label}: mainloops could not be timed alone: {error}")
+        return None
 
 
 def unlike(found: Measured, bits: Mapping[str, int]) -> str:
@@ -131,14 +146,14 @@ def unlike(found: Measured, bits: Mapping[str, int]) -> str:
     return ""
 
 
-def _record(judge: Judge, trial: Trial, label: str, case: Case, found: Measured) -> None:
+def _record(judge: Judge, trial: Trial, label: str, case: Case, found: Measured, apart: Parts | None) -> None:
     """The timing and the profile of one shape, unless no kernel can be that fast."""
     on = _measured_device(trial) or judge.model_device
     asked = {**judge.asked(trial), "device": on.name, "sizes": dict(case.sizes)}
     priced = judge.builder.request("price", judge.limits.read_s, asked)
     bound_ms = float(priced.data["bound_ms"])
     launches = from_data(list[LaunchCost], priced.data["launches"])
-    lines = measured_lines(found, launches, trial.resources, on, trial.facts.signature.dtype)
+    lines = measured_lines(found, launches, trial.resources, on, trial.facts.signature.dtype, trial.schedules, apart)
     trial.profile += [f"{label}: {line}" for line in lines]
     timing = _timing(label, case, found, bound_ms, trial)
     if timing.median_ms < bound_ms and _measured_device(trial):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.generated import Resources
-from coda_synth.evaluator.measured import Measured
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator.measured import Measured, Parts
 
 
 def modelled_lines(launches: Sequence[LaunchCost], on: Device, dtype: str) -> list[str]:
@@ -20,13 +22,27 @@ def modelled_lines(launches: Sequence[LaunchCost], on: Device, dtype: str) -> li
 
 
 def measured_lines(
-    found: Measured, launches: Sequence[LaunchCost], resources: Sequence[Resources], on: Device, dtype: str
+    found: Measured,
+    launches: Sequence[LaunchCost],
+    resources: Sequence[Resources],
+    on: Device,
+    dtype: str,
+    schedules: Mapping[str, Schedule] = {},
+    apart: Parts | None = None,
 ) -> list[str]:
-    """What the measurement says of each launch and of the whole."""
-    by_call = {launch.call: launch for launch in launches}
+    """What the measurement says of each launch and of the whole; with `apart`, against this very device's peaks."""
+    if apart:
+        on = replace(on, copy_bytes_per_s=apart.copy_bytes_per_s, matmul_flops_per_s=apart.matmul_flops_per_s)
+        on = replace(on, peak_fp32_flops_per_s=apart.matmul_flops_per_s) if dtype == "float32" else on
+    costs = {launch.call: launch for launch in launches}
     taken = {r.call: r for r in resources}
     ours = found.samples["candidate"].median_ms
-    lines = [_launch_line(call, ms, ours, by_call, taken, on, dtype) for call, ms in found.launch_ms.items()]
+    lines = []
+    for call, ms in found.launch_ms.items():
+        said = f"{call} takes {ms:.4g} ms, {ms / ours:.0%} of the program"
+        said += _against(costs[call], ms, on, dtype) if call in costs else ""
+        lines.append(said + _resources(taken.get(call), schedules.get(call)))
+    lines += _apart(found, apart, ours) if apart else []
     return [*lines, *_whole(found, ours), *found.notes]
 
 
@@ -39,29 +55,47 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     said += f", {launch.flops / 1e12:.3g} TFLOP, bound by {by}"
     waves = launch.tiles / on.sms
     said += f"; {launch.tiles:,} tiles on {on.sms} SMs are {waves:.1f} waves, {launch.wave_efficiency:.0%} full"
+    if rest := launch.tiles % on.sms:
+        said += f", the last with {rest} of {on.sms} SMs at work"
     if launch.tile_efficiency < 0.99:
         said += f"; this tile's operand traffic through shared memory leaves {launch.tile_efficiency:.0%} of the peak"
     return said
 
 
-def _launch_line(
-    call: str,
-    ms: float,
-    whole_ms: float,
-    costs: Mapping[str, LaunchCost],
-    taken: Mapping[str, Resources],
-    on: Device,
-    dtype: str,
-) -> str:
-    said = f"{call} takes {ms:.4g} ms, {ms / whole_ms:.0%} of the program"
-    if cost := costs.get(call):
-        said += f" ({_cost(cost, on, dtype)})"
-        flops, moved = cost.flops / ms / 1e9, cost.bytes / ms / 1e9
-        said += f": {flops:.0f} TFLOP/s" if cost.flops else ""
-        said += f", {moved:.2f} TB/s"
-    if res := taken.get(call):
-        said += f"; {res.registers} registers, {res.spill_bytes:,} bytes spilled, {res.shared_bytes:,} bytes shared"
+def _against(cost: LaunchCost, ms: float, on: Device, dtype: str) -> str:
+    """Its rates, and what they are of the device's."""
+    flops, moved = cost.flops / ms * 1e3, cost.bytes / ms * 1e3
+    said = f" ({_cost(cost, on, dtype)}):"
+    if cost.flops:
+        said += f" {flops / 1e12:.0f} TFLOP/s, {flops / on.matmul_flops(dtype):.0%} of what a large product reaches;"
+    return said + f" {moved / 1e12:.2f} TB/s, {moved / on.copy_bytes_per_s:.0%} of what a large copy reaches"
+
+
+def _resources(taken: Resources | None, schedule: Schedule | None) -> str:
+    said = ""
+    if schedule:
+        said += f"; tile {schedule.block_m} x {schedule.block_n} x {schedule.block_k}, {schedule.stages} stages"
+    if taken:
+        said += (
+            f"; {taken.registers} registers, {taken.spill_bytes:,} bytes spilled, {taken.shared_bytes:,} bytes shared"
+        )
+        said += f", {taken.tensor_core_instructions} tensor-core instructions in its text"
     return said
+
+
+def _apart(found: Measured, apart: Parts, ours: float) -> Iterator[str]:
+    """Mainloop and epilogue of each GEMM; a program of one launch is that launch where the tracer saw none."""
+    for call, bare in apart.bare_ms.items():
+        whole = found.launch_ms.get(call) or (ours if len(apart.bare_ms) == 1 and not found.launch_ms else 0.0)
+        said = f"{call} with an epilogue that only stores the product takes {bare:.4g} ms"
+        if whole:
+            more = whole - bare
+            verb = "adds" if more > 0 else "saves"
+            said += f": its own epilogue {verb} {abs(more):.4g} ms, {abs(more) / whole:.0%} of the launch"
+        yield said
+    copy, product = apart.copy_bytes_per_s / 1e12, apart.matmul_flops_per_s / 1e12
+    yield f"measured here: a large copy moves {copy:.2f} TB/s, a large product does {product:.0f} TFLOP/s"
+    yield from apart.notes
 
 
 def _whole(found: Measured, ours: float) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.program import Program, Signature
 from coda_synth.coda_api.reader import read
@@ -28,8 +29,9 @@ from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.inputs import Inputs, exact, make_inputs
 from coda_synth.evaluator.measure import measure, shift
+from coda_synth.evaluator.parts import parts
 from coda_synth.evaluator.quick_interpreter import quicken
-from coda_synth.evaluator.race import WallClock
+from coda_synth.evaluator.race import Clock, WallClock
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.tensors import pack
 from coda_synth.evaluator.timing import DeviceClock
@@ -63,18 +65,20 @@ def _bound(source: str, facts_text: str, case_text: str) -> tuple[Bound, Inputs]
     kept, since the shape that was checked is the one that is timed next."""
     facts, case = from_data(TaskFacts, json.loads(facts_text)), from_data(Case, json.loads(case_text))
     program = _program(source, json.dumps(to_data(facts.signature), sort_keys=True))
-    form = None if case.form == "auto" else case.form
-    generated = lower(
+    inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
+    return bind(_lowered(program, facts, case), inputs, DEVICE), inputs
+
+
+def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
+    return lower(
         program,
         facts.signature,
         case.sizes,
-        form=form,
+        form=None if case.form == "auto" else case.form,
         schedules=case.schedules,
         processors=case.processors,
         hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0),
     )
-    inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
-    return bind(generated, inputs, DEVICE), inputs
 
 
 def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:
@@ -113,8 +117,7 @@ def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     of the timed runs go to the oracle too: those of every set of inputs but the first, which was checked before."""
     facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
     bound, inputs = _in_place(data)
-    clock = WallClock() if INTERPRETED else DeviceClock()
-    found, programs = measure(bound, task(facts.name), facts, case.sizes, inputs, data["seconds"], clock)
+    found, programs = measure(bound, task(facts.name), facts, case.sizes, inputs, data["seconds"], _clock())
     answers = [_moved_back(p, shift(i, facts, case.sizes), case, facts) for i, p in enumerate(programs)][1:]
     del bound, inputs, programs
     _bound.cache_clear()
@@ -122,6 +125,20 @@ def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         torch.cuda.empty_cache()
     sets = [answer.data["tensors"] for answer in answers]
     return Message({"measured": to_data(found), "sets": sets}, tuple(b for a in answers for b in a.blobs))
+
+
+def _parts(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """What a candidate's GEMMs take without their epilogues, and the peaks of this device: for the profile."""
+    program, facts, case = _asked(data)
+    generated = _lowered(program, facts, case)
+    found = parts(program, facts.signature, case.sizes, generated, DEVICE, _clock())
+    if not INTERPRETED:
+        torch.cuda.empty_cache()
+    return Message({"parts": to_data(found)})
+
+
+def _clock() -> Clock:
+    return WallClock() if INTERPRETED else DeviceClock()
 
 
 def _moved_back(bound: Bound, shift: int, case: Case, facts: TaskFacts) -> Message:
@@ -152,7 +169,7 @@ def hello() -> Mapping[str, Any]:
     }
 
 
-HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure}
+HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure, "parts": _parts}
 
 if __name__ == "__main__":
     serve(HANDLERS, hello=hello)

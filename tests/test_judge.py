@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
+from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge, JudgeError, Limits
+from coda_synth.evaluator.measured import Parts
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.tasks.catalog import UnknownTask, worked_candidate
 
@@ -218,3 +220,17 @@ def test_sizes_without_a_meaning_are_told_with_the_sizes(judge):
     evaluation = judged(judge, "linear_residual", edit)
     assert evaluation.verdict is not Verdict.PASSED
     assert "16" in evaluation.diagnostics[0].message and "D" in evaluation.diagnostics[0].message
+
+
+@pytest.mark.parametrize("task", ["linear_swiglu", "residual_rmsnorm_swiglu"])
+def test_a_candidate_is_taken_apart_for_the_profile(judge, task):
+    """Here on the host's clock: each GEMM without its epilogue, and the peaks."""
+    assert judged(judge, task).verdict is Verdict.PASSED
+    facts = judge._describe(task, "bfloat16")
+    sizes = dict(min(facts.check_shapes, key=lambda sizes: sum(sizes.values())))
+    source = worked_candidate(task)
+    asked = {"source": source, "facts": to_data(facts), "case": to_data(Case("device", sizes, 1, "normal", "pointer"))}
+    found = from_data(Parts, judge.interpreter.request("parts", 60.0, asked).data["parts"])
+    gemms = {"linear_swiglu": 1, "residual_rmsnorm_swiglu": 2}[task]
+    assert len(found.bare_ms) == gemms and min(found.bare_ms.values()) > 0 and found.notes == ()
+    assert found.copy_bytes_per_s > 1e6 and found.matmul_flops_per_s > 1e6

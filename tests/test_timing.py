@@ -1,15 +1,27 @@
 """What needs no GPU of the clock: medians and their intervals, guarded memory, the words of a profile."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.generated import Resources
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.program import Kernel
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.reference import evaluate
+from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.buffers import fingerprint, guarded, guarded_copy
-from coda_synth.evaluator.measured import Measured, Sample, summary
+from coda_synth.evaluator.measured import Measured, Parts, Sample, summary
+from coda_synth.evaluator.parts import bare, parts
 from coda_synth.evaluator.profile import measured_lines, modelled_lines
+from coda_synth.evaluator.race import WallClock
+from coda_synth.evaluator.signature import signature
+from coda_synth.tasks.catalog import task, worked_candidate
+
+from tests.representative import REPRESENTATIVE
 
 
 def test_the_median_and_its_interval():
@@ -75,5 +87,44 @@ def test_the_profile_names_launches_shares_and_gaps():
     taken = [Resources("a", "k", 180, 16, 155_672, 4, 1.0)]
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16"))
     assert "a takes 2.6 ms, 87% of the program" in words and "769 TFLOP/s" in words and "16 bytes spilled" in words
+    assert "the last with 100 of 132 SMs at work" in words
+    apart = Parts({"a": 2.5}, 4e12, 800e12, ("r could not be timed",))
+    words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16", {"a": Schedule()}, apart))
+    assert "stores the product takes 2.5 ms: its own epilogue adds 0.1 ms, 4% of the launch" in words
+    assert "96% of what a large product reaches" in words and "tile 128 x 256 x 64, 3 stages" in words
+    assert "a large copy moves 4.00 TB/s, a large product does 800 TFLOP/s" in words and "r could not be" in words
     assert "spends 0.3 ms of 3 ms" in words and "as a CUDA graph it takes 2.8 ms, the bare GEMMs 2.69 ms" in words
     assert "eager is missing" in words and "1500 MHz" in words
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_a_kernel_without_its_epilogue_is_its_gemm_alone_in_every_form(name):
+    spec, needed = task(name), signature(task(name))
+    program, headline = read(worked_candidate(name), needed), next(iter(spec.time_shapes.values()))
+    whole = lower(program, needed, headline, hopper=True)
+    calls = [c for c in program.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm]
+    assert calls
+    for call in calls:
+        made, needs = bare(program, needed, call)
+        sizes = {symbol: dim.size(spec.check_shapes[0]) for symbol, dim in call.binding.items()}
+        shapes = {i.name: [d.size(sizes) for d in i.type.dims] for i in needs.inputs}
+        inputs = {n: torch.randn(s, generator=torch.Generator().manual_seed(3)) for n, s in shapes.items()}
+        gemm = call.unit.gemm
+        a, b = inputs[gemm.a].double(), inputs[gemm.b].double()
+        product = (a.T if gemm.a_transposed else a) @ (b.T if gemm.b_transposed else b)
+        torch.testing.assert_close(evaluate(made, needs, inputs)["product"], product)
+        local = {symbol: dim.size(headline) for symbol, dim in call.binding.items()}
+        schedules = {"product": whole.schedules[call.name]}
+        text = lower(made, needs, local, form=whole.form, schedules=schedules, hopper=whole.form == "hopper")
+        assert len(text.launches) == 1 and text.launches[0].gluon == next(
+            launch.gluon for launch in whole.launches if launch.call == call.name
+        )
+
+
+def test_a_variant_that_fails_is_a_note():
+    spec, needed = task("linear_residual"), signature(task("linear_residual"))
+    program, sizes = read(worked_candidate(spec.name), needed), spec.check_shapes[0]
+    broken = replace(lower(program, needed, sizes, form="pointer"), schedules={})
+    found = parts(program, needed, sizes, broken, "cpu", WallClock())
+    assert found.bare_ms == {} and "could not be timed without its epilogue: KeyError" in found.notes[0]
+    assert found.matmul_flops_per_s > 0
