@@ -18,6 +18,7 @@ class Anthropic:
     """Claude models, or any server that speaks the protocol at base_url (which ends before /v1)."""
 
     name = "anthropic"
+    by_prompt = True
 
     def __init__(self, options: Options) -> None:
         """Raises ProviderError without a key; loads no SDK yet, which takes seconds."""
@@ -43,7 +44,7 @@ class Anthropic:
 
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
-        message, request_id = retry.call(self._service, lambda: self._once(request.prompt))
+        message, request_id = retry.call(self._service, lambda: self._once(request), request)
         outcome = _OUTCOMES.get(message.stop_reason, "text")
         text = "".join(block.text for block in message.content if block.type == "text")
         return Reply(
@@ -53,19 +54,21 @@ class Anthropic:
             model=message.model,
         )
 
-    def _once(self, prompt: Prompt) -> tuple[Any, str]:
+    def _once(self, request: Request) -> tuple[Any, str]:
         """The whole message and its request id. Streamed, because the SDK refuses long answers otherwise."""
         effort: Any = {"output_config": {"effort": self._options.effort}} if self._options.effort else {}
-        with self._client.messages.stream(
+        system = {"type": "text", "text": request.prompt.system, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+        asked = self._client.messages.stream(
             model=self.model,
             max_tokens=self._options.max_output_tokens,
-            system=[{"type": "text", "text": prompt.system, "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
-            messages=[{"role": "user", "content": prompt.user}],
+            system=[system],
+            messages=[{"role": "user", "content": request.prompt.user}],
             thinking={"type": "adaptive"},
             **effort,
-        ) as stream:
-            for _ in retry.within(stream, self._options.seconds):
-                pass
+        )
+        with retry.metered(request, self.model) as meter, asked as stream:
+            for event in retry.within(stream, self._options.seconds):
+                meter.add(_came(event))
             message = stream.get_final_message()
             if message.stop_reason is None:
                 raise retry.BrokenStream("the connection closed in mid-answer")
@@ -87,6 +90,12 @@ class Anthropic:
     def _service(self) -> retry.Service:
         address = str(self._client.base_url)
         return retry.Service("Anthropic", self._key, KEY, self.model, address, self._sdk)
+
+
+def _came(event: Any) -> str | None:
+    """The text that an event brings; the SDK's own events, which repeat it, bring none."""
+    delta = getattr(event, "delta", None) if event.type == "content_block_delta" else None
+    return getattr(delta, "text", None) or getattr(delta, "thinking", None)
 
 
 def _refusal(message: Any) -> str:

@@ -113,6 +113,18 @@ def _no_headroom(budget: Budget, history: Sequence[Attempt]) -> tuple[Stop, str]
     return None
 
 
+def bearable_tries(budget: Budget, history: Sequence[Attempt], model: str, prompt: Prompt, output: int) -> int:
+    """How many calls of this size what is left of the budget bears at worst, as one that breaks in mid-answer is paid
+    for too; at least one, where `cannot_afford` found no reason against it."""
+    took, asked = spent(history), at_most(prompt.system + prompt.user)
+    worst, most = models.worst_usd(model, asked, output), 1 << 30
+    if budget.tokens is not None:
+        most = min(most, (budget.tokens - took.tokens) // (asked + output))
+    if budget.usd is not None and worst:
+        most = min(most, int((budget.usd - took.usd) / worst))
+    return max(1, most)
+
+
 def cannot_afford(budget: Budget, history: Sequence[Attempt], model: str, prompt: Prompt, output: int) -> str:
     """Why the next call may not be made, "" where it may: at worst it must fit into what is left of the budget.
 

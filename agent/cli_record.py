@@ -68,9 +68,10 @@ def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
 
 def _texts(args: argparse.Namespace, record: Record, attempt: Attempt) -> dict[str, str]:
     """What was asked and answered, as far as the run's folder holds it."""
-    from coda_synth.runs.store import step_name
+    from coda_synth.runs.store import place_after, step_name
 
-    folder = Path(config.of(args).runs) / record.run.id / step_name(attempt.step)
+    place = place_after(record.attempts[: record.attempts.index(attempt)])
+    folder = Path(config.of(args).runs) / record.run.id / step_name(place)
     files = {"prompt": folder / "prompt.md", "reply": folder / "reply.md"}
     return {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
 

@@ -135,7 +135,7 @@ def _next_prompt(args: argparse.Namespace, name: str) -> tuple[Prompt, config.Co
     from coda_synth.agent.asking import SYSTEM
     from coda_synth.agent.cli_session import loop_settings
     from coda_synth.agent.prompting import prompt
-    from coda_synth.agent.strategy import STRATEGIES
+    from coda_synth.agent.strategy import turn
     from coda_synth.runs.store import Store
     from coda_synth.tasks.catalog import task
 
@@ -144,8 +144,8 @@ def _next_prompt(args: argparse.Namespace, name: str) -> tuple[Prompt, config.Co
     if record.run.task != name:
         raise Failure(f"run {record.run.id} is of the task {record.run.task}, not {name}")
     settings = config.stored(record.run.settings, args)
-    choice = STRATEGIES[settings.strategy](record.attempts)
-    made = prompt(task(name), record.attempts, choice, loop_settings(settings))
+    found = turn(settings.strategy, record.attempts, settings.tune, ahead=settings.provider != "planner")
+    made = prompt(task(name), found.known, found.choice, loop_settings(settings))
     kept = store.root / record.run.id / SYSTEM
     return (replace(made, system=kept.read_text(encoding="utf-8")) if kept.is_file() else made), settings
 

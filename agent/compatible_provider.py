@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -32,6 +33,7 @@ class OpenAICompatible:
     """One model of one server, both named by the user. Its key is CODA_SYNTH_API_KEY, if the server wants one."""
 
     name = "openai-compatible"
+    by_prompt = True
 
     def __init__(self, options: Options) -> None:
         """Raises ProviderError without an address or a model; loads no SDK yet."""
@@ -65,7 +67,7 @@ class OpenAICompatible:
 
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
-        answer = retry.call(self._service, lambda: self._once(request.prompt))
+        answer = retry.call(self._service, lambda: self._once(request), request)
         return Reply(
             text=_THOUGHTS.sub("", answer.text).lstrip("\n"),
             outcome=_OUTCOMES.get(answer.finish, "text"),
@@ -73,17 +75,26 @@ class OpenAICompatible:
             model=answer.model or self.model,
         )
 
-    def _once(self, prompt: Prompt) -> _Answer:
+    def _once(self, request: Request) -> _Answer:
         """Unless a budget counts on it, no limit on the answer's length is sent: each server knows its own."""
         limit: Any = {"max_tokens": self._options.max_output_tokens} if self._options.bounded else {}
+        prompt = request.prompt
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
         text, finish, model, usage = "", "", "", None
-        with self._client.chat.completions.create(
-            model=self.model, messages=messages, stream=True, stream_options={"include_usage": True}, **limit
-        ) as stream:
+        asked = functools.partial(
+            self._client.chat.completions.create,
+            model=self.model,
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+            **limit,
+        )
+        with retry.metered(request, self.model) as meter, asked() as stream:
             for chunk in retry.within(stream, self._options.seconds):
                 model, usage = chunk.model or model, chunk.usage or usage
+                meter.add()
                 for choice in chunk.choices:
+                    meter.add(choice.delta.content)
                     text += choice.delta.content or ""
                     finish = choice.finish_reason or finish
             if not finish:

@@ -27,6 +27,7 @@ class Exchange:
     """wait: looks until the reply lies there; else a missing one raises Awaited at once."""
 
     name = "exchange"
+    by_prompt = True
     model = ""
 
     def __init__(self, wait: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coda_synth.agent.provider import Provider, Reply, Request
+from coda_synth.agent.provider import Provider, Reply, Request, by_prompt
 from coda_synth.runs.record import Attempt
 
 
@@ -14,6 +14,7 @@ class Fallback:
     def __init__(self, authors: Sequence[Provider]) -> None:
         self.authors = tuple(authors)
         self.name, self.model = self.authors[0].name, self.authors[0].model
+        self.by_prompt = all(map(by_prompt, self.authors))
 
     def propose(self, request: Request) -> Reply:
         return serving(self, request.attempts).propose(request)

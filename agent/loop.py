@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from coda_synth.agent.asking import SYSTEM, Asking, TooDear
+from coda_synth.agent.ahead import Ahead
+from coda_synth.agent.asking import REPLY, SYSTEM, Asking, Question, TooDear
 from coda_synth.agent.budget import Budget, Stop, used_up
 from coda_synth.agent.confirm import confirmed
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
@@ -16,17 +18,17 @@ from coda_synth.agent.exchange import Awaited
 from coda_synth.agent.fallback import every, serving
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.prompting import prompt
-from coda_synth.agent.provider import Prompt, Provider, ProviderError, Reply
+from coda_synth.agent.provider import Prompt, Provider, ProviderError, Reply, by_prompt
 from coda_synth.agent.reply import NoProgram, clean, extract
 from coda_synth.agent.sameness import Sameness
-from coda_synth.agent.strategy import STRATEGIES, Choice, with_tuning
+from coda_synth.agent.strategy import Choice, Turn, turn, turn_ahead
 from coda_synth.agent.tuner import Exhausted
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.trace import Graph
 from coda_synth.runs.ranking import best
-from coda_synth.runs.record import Attempt
-from coda_synth.runs.store import RunWriter, step_name
+from coda_synth.runs.record import Attempt, Usage
+from coda_synth.runs.store import RunWriter, place_after, step_name
 
 if TYPE_CHECKING:
     from coda_synth.tasks.spec import TaskSpec
@@ -103,7 +105,7 @@ def synthesize(
 
 @dataclass
 class _Run:
-    """The parties of one run. Its only state is the writer's: what has been written down."""
+    """The parties of one run. Its only state is the writer's, what has been written down, and what is being asked."""
 
     task: TaskSpec
     provider: Provider
@@ -115,22 +117,33 @@ class _Run:
     def __post_init__(self) -> None:
         self.asking = Asking(self.provider, self.writer, self.settings.budget)
         self.sameness = Sameness(signature(self.task, self.task.dtypes[0]))
-        self.strategy = with_tuning(STRATEGIES[self.settings.strategy], self.settings.tune)
-        self.graph: Callable[[], Graph] = functools.cache(lambda: self.judge.trace(self.task.name))
+        self.judging = threading.Lock()  # the judge answers one question at a time
+        self.graph: Callable[[], Graph] = functools.cache(self._trace)
+        self.ahead: Ahead | None = None  # the next step's reply, if it is being asked for already
+
+    def _trace(self) -> Graph:
+        with self.judging:
+            return self.judge.trace(self.task.name)
 
     def until_stopped(self) -> tuple[Stop, str]:
-        while (over := self._over()) is None:
-            history = self.writer.attempts
-            self.on_event(StepStarted(len(history) + 1, self.settings.budget.attempts))
+        """What has been paid for is judged, whatever budget was used meanwhile."""
+        while True:
+            place = place_after(self.writer.attempts)
+            kept = None if self.ahead else self.asking.kept(place)
+            if self.ahead is None and (over := self._over()) and (kept is None or over[0] is Stop.ATTEMPTS):
+                return over
             try:
-                choice = self.strategy(history)
-                reply = self._reply(choice)
+                now = self._turn()
+                reply, hidden = self._reply(now, place, kept)
             except (Exhausted, TooDear, Awaited) as end:
                 return _why(end)
             if reply.outcome in ("done", "stuck"):
                 return Stop.DONE if reply.outcome == "done" else Stop.STUCK, clean(reply.text).strip()
-            self._take(reply, choice)
-        return over
+            self._take(reply, now.choice, hidden)
+
+    def _turn(self) -> Turn:
+        name, tune = self.settings.strategy, self.settings.tune
+        return turn(name, self.writer.attempts, tune, ahead=by_prompt(self.provider))
 
     def _over(self) -> tuple[Stop, str] | None:
         history = self.writer.attempts
@@ -143,32 +156,57 @@ class _Run:
             )
         return used_up(self.settings.budget, history)
 
-    def _reply(self, choice: Choice) -> Reply:
-        """A reply that was paid for earlier, the tuner's, or the author's."""
-        step = len(self.writer.attempts) + 1
-        kept = self.asking.kept(step)
+    def _reply(self, now: Turn, place: int, kept: Reply | None) -> tuple[Reply, float]:
+        """A reply that was paid for earlier, the tuner's, or the author's; and for how many seconds of asking nobody
+        waited."""
+        coming, self.ahead = self.ahead, None
+        if coming is not None:
+            return coming.wait()
+        self._started(len(self.writer.attempts) + 1)
         if kept is not None:
-            return kept
-        if choice.candidate is not None:
-            return Reply(choice.note)
-        return self.asking.ask(step, self.task.name, self._prompt(choice), self.graph)
+            return kept, 0.0
+        if now.choice.candidate is not None:
+            return Reply(now.choice.note), 0.0
+        return self.asking.answer(self._question(now, place, self.writer.attempts)), 0.0
 
-    def _prompt(self, choice: Choice) -> Prompt:
+    def _started(self, step: int) -> None:
+        self.on_event(StepStarted(step, self.settings.budget.attempts))
+
+    def _question(self, now: Turn, place: int, paid: tuple[Attempt, ...]) -> Question:
+        return self.asking.question(place, self.task.name, self._prompt(now), self.graph, now.known, paid)
+
+    def _ask_ahead(self, step: int, usage: Usage) -> None:
+        """Asks for the next step's program while this one is judged, where its request does not depend on that and the
+        budget is sure to bear both."""
+        history = self.writer.attempts
+        next_one = turn_ahead(self.settings.strategy, history, self.settings.tune) if by_prompt(self.provider) else None
+        paid = (*history, Attempt(step, "no_program", usage=usage))  # it counts, whatever the judge will say
+        place = place_after(paid)
+        if next_one is None or used_up(self.settings.budget, paid) or self.writer.kept(f"{step_name(place)}/{REPLY}"):
+            return
+        try:
+            question = self._question(next_one, place, paid)
+        except TooDear:
+            return
+        self._started(step + 1)
+        self.ahead = Ahead(lambda: self.asking.answer(question))
+
+    def _prompt(self, now: Turn) -> Prompt:
         """The system text of a run is written once and then read, so that it stays the same to the byte."""
-        told = prompt(self.task, self.writer.attempts, choice, self.settings)
+        told = prompt(self.task, now.known, now.choice, self.settings)
         system = self.writer.kept(SYSTEM)
         if system is None:
             self.writer.keep(SYSTEM, told.system)
         return told if system is None else replace(told, system=system)
 
-    def _take(self, reply: Reply, choice: Choice) -> None:
-        """From the reply to an attempt on the disk."""
-        started = time.monotonic()
-        step = len(self.writer.attempts) + 1
+    def _take(self, reply: Reply, choice: Choice, hidden: float) -> None:
+        """From the reply to an attempt on the disk. hidden: seconds of its asking that count for the step before."""
+        started, asked = time.monotonic(), max(0.0, reply.usage.seconds - hidden)
+        step, place = len(self.writer.attempts) + 1, place_after(self.writer.attempts)
         read = self._read(step, reply, choice)
         attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply, choice.note)
-        attempt = replace(attempt, seconds=round(reply.usage.seconds + time.monotonic() - started, 3))
-        self.writer.keep(f"{step_name(step)}/{REPORT}", _report(attempt), durable=False)
+        attempt = replace(attempt, seconds=round(asked + time.monotonic() - started, 3))
+        self.writer.keep(f"{step_name(place)}/{REPORT}", _report(attempt), durable=False)
         self.writer.append(attempt)
         self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))
 
@@ -206,12 +244,14 @@ class _Run:
     def _judge(self, step: int, candidate: Candidate, reply: Reply, note: str) -> Attempt:
         """Whatever breaks the judging off, the candidate has been paid for and is kept."""
         try:
-            evaluation = self.judge.evaluate(
-                candidate,
-                measure=self.settings.measure,
-                on_stage=lambda stage: self.on_event(StageReached(step, candidate.id, stage)),
-            )
-            evaluation = confirmed(self.judge, candidate, evaluation, self.writer.attempts)
+            self._ask_ahead(step, reply.usage)
+            with self.judging:
+                evaluation = self.judge.evaluate(
+                    candidate,
+                    measure=self.settings.measure,
+                    on_stage=lambda stage: self.on_event(StageReached(step, candidate.id, stage)),
+                )
+                evaluation = confirmed(self.judge, candidate, evaluation, self.writer.attempts)
         except BaseException:
             note = "its judging was broken off"
             self.writer.append(Attempt(step, "interrupted", candidate, usage=reply.usage, note=note))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ class OpenAI:
     """GPT models, or any server with the Responses protocol at base_url (which ends in /v1)."""
 
     name = "openai"
+    by_prompt = True
 
     def __init__(self, options: Options) -> None:
         """Raises ProviderError without a key; loads no SDK yet."""
@@ -45,7 +47,7 @@ class OpenAI:
 
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
-        response, request_id = retry.call(self._service, lambda: self._once(request))
+        response, request_id = retry.call(self._service, lambda: self._once(request), request)
         refusal = _refusal(response)
         return Reply(
             text=response.output_text if refusal is None else refusal,
@@ -57,7 +59,8 @@ class OpenAI:
     def _once(self, request: Request) -> tuple[Any, str]:
         """The final response and its request id."""
         effort: Any = {"reasoning": {"effort": self._options.effort}} if self._options.effort else {}
-        with self._client.responses.create(
+        asked = functools.partial(
+            self._client.responses.create,
             model=self.model,
             instructions=request.prompt.system,
             input=[{"role": "user", "content": request.prompt.user}],
@@ -66,15 +69,17 @@ class OpenAI:
             prompt_cache_key=f"coda-synth:{request.task}",
             stream=True,
             **effort,
-        ) as stream:
+        )
+        with retry.metered(request, self.model) as meter, asked() as stream:
             for event in retry.within(stream, self._options.seconds):
                 if event.type == "error":
                     raise _failure(event)
+                meter.add(event.delta if event.type.endswith("_text.delta") else "")
                 if event.type == "response.failed":
                     raise _failure(event.response.error)
                 if event.type in _FINAL:
                     return event.response, stream.response.headers.get("x-request-id", "")
-        raise retry.BrokenStream("the connection closed in mid-answer")
+            raise retry.BrokenStream("the connection closed in mid-answer")
 
     @cached_property
     def _client(self) -> Any:

@@ -54,6 +54,11 @@ class Request:
     attempts: tuple[Attempt, ...]
     graph: Callable[[], Graph]  # traces the task in the reference child, on first use
     folder: Path | None = None  # of this step in the run's record; the prompt lies there as prompt.md
+    number: int = 1  # of the author's replies in this run, the one asked for; from 1
+    tries: int | None = None  # at most so many that begin an answer: the budget bears no more; None: the provider's own
+    spoilt: list[Usage] = field(
+        default_factory=list
+    )  # by the provider: what tries took at most that broke in mid-answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,12 @@ class Provider(Protocol):
     def propose(self, request: Request) -> Reply:
         """One reply; raises ProviderError."""
         ...
+
+
+def by_prompt(provider: Provider) -> bool:
+    """Whether it reads the prompt alone, so that it can be asked while an earlier candidate is judged; a provider says
+    so by its attribute `by_prompt`."""
+    return bool(getattr(provider, "by_prompt", False))
 
 
 @runtime_checkable

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tenacity
-from coda_synth.agent.provider import PromptTooLong, ProviderError
+from coda_synth.agent import models
+from coda_synth.agent.provider import PromptTooLong, ProviderError, Request
+from coda_synth.agent.tokens import at_most
+from coda_synth.runs.record import Usage
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -41,10 +45,40 @@ class Service:
     attempts: int = 4
 
 
-def call(service: Service, once: Callable[[], T]) -> T:
-    """The result of once(), tried again where that can help; raises ProviderError with what to do."""
+@dataclass
+class Meter:
+    """What has come of an answer so far."""
+
+    begun: bool = False
+    characters: int = 0
+
+    def add(self, text: str | None = "") -> None:
+        self.begun = True
+        self.characters += len(text or "")
+
+
+@contextmanager
+def metered(request: Request, model: str) -> Iterator[Meter]:
+    """One try. If it breaks off after its answer has begun, whatever for, it will be billed: its whole prompt and what
+    had come of the answer are noted, at most so many tokens at the dearest rate."""
+    meter = Meter()
+    try:
+        yield meter
+    except BaseException:
+        if meter.begun:
+            asked = at_most(request.prompt.system + request.prompt.user)
+            came = at_most(" " * meter.characters)
+            request.spoilt.append(
+                Usage(input_tokens=asked, output_tokens=came, usd=models.worst_usd(model, asked, came))
+            )
+        raise
+
+
+def call(service: Service, once: Callable[[], T], request: Request | None = None) -> T:
+    """The result of once(), tried again where that can help and the request's budget bears it; raises ProviderError
+    with what to do."""
     retrying = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(service.attempts),
+        stop=lambda state: state.attempt_number >= service.attempts or _dear(request),
         wait=_wait,
         retry=tenacity.retry_if_exception(lambda error: _worth_it(error, service.sdk)),
         sleep=time.sleep,
@@ -59,7 +93,13 @@ def call(service: Service, once: Callable[[], T]) -> T:
             raise
         # Not chained: the cause carries the request, and with it the key, into any traceback.
         kind = PromptTooLong if _too_long(error) else ProviderError
-        raise kind(_scrubbed(_explain(error, service), service)) from None
+        tries = int(retrying.statistics.get("attempt_number", 1))
+        raise kind(_scrubbed(_explain(error, service, tries, _dear(request)), service)) from None
+
+
+def _dear(request: Request | None) -> bool:
+    """Whether the budget bears no further try."""
+    return request is not None and request.tries is not None and len(request.spoilt) >= request.tries
 
 
 def within(events: Iterable[E], seconds: float) -> Iterator[E]:
@@ -121,7 +161,7 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return tenacity.wait_random_exponential(multiplier=FIRST_WAIT, max=30)(state) if hint is None else hint
 
 
-def _explain(error: Any, service: Service) -> str:
+def _explain(error: Any, service: Service, tries: int, dear: bool) -> str:
     status, said = getattr(error, "status_code", None), _said(error)
     if status in (401, 403):
         variable = service.key_variable
@@ -135,7 +175,9 @@ def _explain(error: Any, service: Service) -> str:
     if not _worth_it(error, service.sdk) and (_hint(error) or 0.0) > LONGEST_WAIT:
         return f"{service.name} asks to wait {_hint(error):.0f} seconds; try again after that"
     if _worth_it(error, service.sdk):
-        return f"{service.name} failed {service.attempts} times, last with: {said}; try again later"
+        often = "once" if tries == 1 else f"{tries} times"
+        then = "the budget bears no further try" if dear else "try again later"
+        return f"{service.name} failed {often}, last with: {said}; {then}"
     return f"{service.name} refuses the request ({status}): {said}"
 
 

@@ -14,9 +14,10 @@ SEPARATOR = "=== reply"
 
 
 class Scripted:
-    """Answers step n of every run with reply n, and with "done" when there are no more."""
+    """Answers the nth request of every run with reply n, and with "done" when there are no more."""
 
     name = "scripted"
+    by_prompt = True
 
     def __init__(self, path: Path) -> None:
         """Raises ProviderError where there is nothing to replay."""
@@ -24,10 +25,9 @@ class Scripted:
         self._replies = _replies(path)
 
     def propose(self, request: Request) -> Reply:
-        step = len(request.attempts)  # one attempt a reply: a run that goes on finds its place again
-        if step >= len(self._replies):
+        if request.number > len(self._replies):
             return Reply("", outcome="done")
-        return Reply(self._replies[step])
+        return Reply(self._replies[request.number - 1])
 
 
 def _replies(path: Path) -> tuple[str, ...]:

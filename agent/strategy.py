@@ -65,19 +65,39 @@ def choose(history: History) -> Choice:
     return Choice(best, last, judged[-1] if mend else best)
 
 
-def beam(history: History) -> Choice:
-    """PARENTS programs written apart; then, round by round, CHILDREN of each of the best PARENTS, each with a hint."""
-    asked = [a for a in history if a.outcome != "interrupted" and not by_tuner(a)]
-    done, last = len(asked), history[-1] if history else None
+def beam(history: History, coming: int = 0) -> Choice:
+    """PARENTS programs written apart; then, round by round, CHILDREN of each of the best PARENTS, each with a hint.
+
+    coming: so many more were asked for, whose end is not known yet.
+    """
+    asked = _asked(history)
+    done, last = len(asked) + coming, history[-1] if history else None
     if done < PARENTS:
         return Choice(leader(history), last, None, HINTS[done % len(HINTS)], alone=True)
-    generation, child = divmod(done - PARENTS, PARENTS * CHILDREN)
-    before = asked[: PARENTS + generation * PARENTS * CHILDREN]
-    parents = _parents(before)
+    begun = _begun(done)
+    parents = _parents(asked[:begun])
     if not parents:
         return choose(history)
-    focus, hint = parents[child // CHILDREN % len(parents)], HINTS[(done - PARENTS) % len(HINTS)]
-    return Choice(leader(history), last, focus, hint)
+    focus = parents[(done - begun) // CHILDREN % len(parents)]
+    return Choice(leader(history), focus, focus, HINTS[(done - PARENTS) % len(HINTS)])
+
+
+def _asked(history: History) -> list[Attempt]:
+    return [a for a in history if a.outcome != "interrupted" and not by_tuner(a)]
+
+
+def _begun(done: int) -> int:
+    """How many were asked for before the round began to which the next one belongs."""
+    brood = PARENTS * CHILDREN
+    return 0 if done < PARENTS else PARENTS + (done - PARENTS) // brood * brood
+
+
+def _beam_ahead(history: History) -> Choice | None:
+    """The next but one of a beam, where both belong to one round and that one can be mended or improved."""
+    coming = len(_asked(history)) + 1
+    if _begun(coming) == coming or (coming > PARENTS and not _parents(_asked(history)[: _begun(coming)])):
+        return None
+    return beam(history, coming=1)
 
 
 def best_of_n(history: History) -> Choice:
@@ -98,6 +118,49 @@ STRATEGIES: dict[str, Strategy] = {
     "best-of-n": best_of_n,
     "tuner-only": tuner_only,
 }
+
+
+# What to ask the author while the candidate of the next step is judged: a function of the history before that step, or
+# None where it depends on what becomes of it.
+AHEAD: dict[str, Callable[[History], Choice | None]] = {"beam": _beam_ahead, "best-of-n": best_of_n}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A choice, and the part of the history from which it and its prompt are made."""
+
+    choice: Choice
+    known: History
+
+
+def turn(name: str, history: History, tuning: int = 0, ahead: bool = False) -> Turn:
+    """The next step under the strategy of this name; `ahead` where the author may be asked before the last candidate
+    is judged. Its request is then the same whether it was or not, so that a run that goes on asks the same."""
+    before = _before_the_last(history)
+    early = AHEAD[name](before) if ahead and not tuning and name in AHEAD and before is not None else None
+    if early is not None and before is not None:
+        return Turn(early, before)
+    return Turn(with_tuning(STRATEGIES[name], tuning)(history), history)
+
+
+def turn_ahead(name: str, history: History, tuning: int = 0) -> Turn | None:
+    """The step after the next one, while the next one's candidate is judged; None where it must wait for that."""
+    known = settled(history)
+    choice = AHEAD[name](known) if name in AHEAD and not tuning else None
+    return None if choice is None else Turn(choice, known)
+
+
+def settled(history: History) -> History:
+    """Without interrupted attempts at its end: their candidates are judged again."""
+    end = len(history)
+    while end and history[end - 1].outcome == "interrupted":
+        end -= 1
+    return history[:end]
+
+
+def _before_the_last(history: History) -> History | None:
+    """What was known when the last candidate was about to be judged; None where the last attempt was not judged."""
+    return settled(history[:-1]) if history and history[-1].outcome == "evaluated" else None
 
 
 def with_tuning(strategy: Strategy, steps: int) -> Strategy:

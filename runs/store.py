@@ -11,7 +11,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,6 +65,12 @@ def step_name(number: int) -> str:
     return f"{STEPS}/{number:03}"
 
 
+def place_after(attempts: Sequence[Attempt]) -> int:
+    """The number in the name of the next step's folder. A candidate that is judged again after its judging was broken
+    off stays in its folder, so that what was asked meanwhile keeps the folder that follows."""
+    return 1 + sum(attempt.outcome != "interrupted" for attempt in attempts)
+
+
 class RunWriter:
     """The only writer of one run: it holds the run's lock until it is closed. `attempts` are those written so far."""
 
@@ -72,6 +79,7 @@ class RunWriter:
         self.folder = folder
         self.run = run
         self.attempts = attempts
+        self._keeping = threading.Lock()  # an author may be asked in a thread of its own
         try:
             self._lock = files.lock(folder)
         except files.Held as holder:
@@ -80,8 +88,14 @@ class RunWriter:
             raise _cannot("write", folder, error) from error
 
     def close(self) -> None:
-        """Lets another process work on the run; harmless twice."""
-        self._lock.close()
+        """Lets another process work on the run, and gives back what room was taken for replies; harmless twice.
+
+        An answer that comes later is not kept: it might meet the files of another process.
+        """
+        with self._keeping:
+            if not self._lock.closed:
+                _clear(self.folder)
+            self._lock.close()
 
     def step(self, number: int) -> Path:
         """The folder of one step, with what was asked and answered as text."""
@@ -93,11 +107,14 @@ class RunWriter:
         What only helps people to read a run need not be durable: syncing takes longer than all the rest of an attempt.
         """
         path = self.folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.replace(path, _encodable(text), durable)
-        except OSError as error:
-            raise _cannot("write", path, error) from error
+        with self._keeping:
+            if self._lock.closed:
+                raise StoreError(f"{path} is not written: this process has ended its work on the run")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.replace(path, _encodable(text), durable)
+            except OSError as error:
+                raise _cannot("write", path, error) from error
 
     def kept(self, name: str) -> str | None:
         """What was kept under this name; None where nothing was."""
@@ -193,8 +210,8 @@ class Store:
         try:
             files.cut_torn_line(folder / ATTEMPTS)
             (folder / CANDIDATES).mkdir(exist_ok=True)
-            for left in (folder / END, *folder.rglob(".*.tmp")):
-                left.unlink(missing_ok=True)
+            (folder / END).unlink(missing_ok=True)
+            _clear(folder)
             writer.attempts = self.read(run_id).attempts
         except OSError as error:
             writer.close()
@@ -247,6 +264,12 @@ class Store:
         near = difflib.get_close_matches(name, self.ids(), n=3, cutoff=0.4) or list(self.ids()[-3:])
         hint = f"; the nearest are {', '.join(near)}" if near else "; there are none yet"
         return UnknownRun(f"there is no run {name!r} under {self.root}{hint}")
+
+
+def _clear(folder: Path) -> None:
+    """Takes away what was never finished."""
+    for left in folder.rglob(".*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def _attempt(line: bytes, where: str) -> Attempt:

@@ -192,3 +192,66 @@ def test_a_prompt_says_what_is_left_and_what_was_not_tried(tmp_path: Path) -> No
     told = prompt(TASK, writer.attempts, choose(writer.attempts), Settings(Budget(attempts=3)))
     assert "2 of 3 attempts" in told.user and "tiles (block_m x block_n) of 128 x 128" in told.user
     assert "H200 (sm_90): 132 SMs" in told.system
+
+
+# -- answers that broke off
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coda_synth.agent import retry
+
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0.01)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai-compatible"])
+def test_an_answer_that_broke_off_counts(
+    name: str, build: Callable[[str, str, str], Paid], tmp_path: Path, quick: None
+) -> None:
+    """Its whole prompt, and what had come of it, at most; beside what the answer took that came in the end."""
+    with FakeService(fenced(GOOD)) as service:
+        plain = synthesize(
+            TASK, build(name, "ok", service.url), ReadingJudge(), new_run(tmp_path / "1"), Settings(Budget(attempts=1))
+        )
+        broken = synthesize(
+            *(TASK, build(name, "breaks-then-ok", service.url), ReadingJudge(), new_run(tmp_path / "2")),
+            Settings(Budget(attempts=1)),
+        )
+    one, two = plain.attempts[0].usage, broken.attempts[0].usage
+    asked = len((tmp_path / "2/run/steps/001/prompt.md").read_text()) / 2
+    assert two.input_tokens == pytest.approx(one.input_tokens + asked, abs=3)
+    assert 0 < two.output_tokens - one.output_tokens < len(GOOD)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai-compatible"])
+def test_no_more_tries_than_the_budget_bears_and_none_is_forgotten(
+    name: str, build: Callable[[str, str, str], Paid], tmp_path: Path, quick: None
+) -> None:
+    writer = new_run(tmp_path)
+    told = prompt(TASK)
+    worst = -(-len(told.system + told.user) // 2) + Options().max_output_tokens
+    settings = Settings(Budget(tokens=2 * worst + 100))
+    with FakeService(fenced(GOOD)) as service:
+        author = build(name, "cut", service.url)
+        with pytest.raises(ProviderError, match="failed 2 times, .*; the budget bears no further try"):
+            synthesize(TASK, author, ReadingJudge(), writer, settings)
+        assert len(service.requests) == 2
+        spare = Settings(Budget(tokens=worst + 5000))
+        outcome = synthesize(TASK, author, ReadingJudge(), writer, spare)  # going on does not begin the account anew
+        assert outcome.stop is Stop.TOKENS and len(service.requests) == 2
+    kept = (writer.folder / "steps/001/spoilt.json").read_text()
+    assert '"input_tokens"' in kept and not (writer.folder / "steps/001/reply.json").exists()
+
+
+def test_a_broken_answer_has_a_price() -> None:
+    from coda_synth.agent.retry import BrokenStream, metered
+
+    request = Request("t", Prompt("s" * 4000, "u" * 4000), (), lambda: pytest.fail("no graph is needed"))
+    with pytest.raises(BrokenStream), metered(request, "claude-opus-5-5") as meter:
+        meter.add("x" * 2000)
+        raise BrokenStream("cut")
+    with pytest.raises(BrokenStream), metered(request, "claude-opus-5-5"):
+        raise BrokenStream("refused at the door")
+    (spoilt,) = request.spoilt
+    assert (spoilt.input_tokens, spoilt.output_tokens) == (4000, 1000)
+    assert spoilt.usd == models.worst_usd("claude-opus-5-5", 4000, 1000)

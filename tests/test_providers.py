@@ -271,7 +271,9 @@ def attempts(count: int) -> tuple[Attempt, ...]:
 def replay(path: Path) -> list[str]:
     scripted = make("scripted", Options(replies=path))
     told = []
-    while (reply := scripted.propose(replace(REQUEST, attempts=attempts(len(told))))).outcome != "done":
+    while (
+        reply := scripted.propose(replace(REQUEST, attempts=attempts(len(told)), number=len(told) + 1))
+    ).outcome != "done":
         told.append(reply.text)
     return told
 

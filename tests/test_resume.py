@@ -37,7 +37,7 @@ class Billing:
     model: str = "one"
 
     def propose(self, request: Request) -> Reply:
-        step = len(request.attempts)
+        step = request.number - 1
         with self.ledger.open("a") as file:
             file.write(f"{step + 1}\n")
         return Reply(REPLIES[step], usage=Usage(1000, 0, 0, 100, 0.25, 2.0, f"req_{step}"), model="one")
