@@ -75,6 +75,7 @@ _RESERVED |= {
     "tma",
     "mbarrier",
     "described",
+    "described_g",
 }
 _RESERVED |= {"STAGES", "WARPS", "WHICH", "IN_SLOTS", "OUT_SLOTS", "PENDING", "i"}
 _RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(

@@ -28,6 +28,12 @@ PROCESSORS = {processors}  # persistent programs where no GPU says how many it h
 '''
 
 _DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor\n"
+_DESCRIBED = '''
+
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+'''
 _PROGRAMS = '''
 
 @functools.cache
@@ -57,9 +63,10 @@ class UnitCall:
 
 _GLUON = '''
 
-def described(tensor, box, dtype):
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 '''
 _GLUON_IMPORTS = """from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -80,7 +87,7 @@ def head_text(title: str, program: str, form: str, processors: int, gluon: bool)
         imports=(_GLUON_IMPORTS if gluon else "") + (_DESCRIPTOR if form != "pointer" else ""),
         processors=processors,
     )
-    return head + _PROGRAMS + (_GLUON if gluon else "")
+    return head + _PROGRAMS + (_DESCRIBED if form != "pointer" else "") + (_GLUON if gluon else "")
 
 
 def _harmless(title: str) -> str:
@@ -150,9 +157,9 @@ class _Launcher:
     def _argument(self, c: UnitCall, p: UnitParam) -> str:
         if p.kind == "descriptor" and c.text.gluon:
             tensor = self._tensor(c, p)
-            return f"described({tensor.name}, {list(p.block)}, {triton_dtype(tensor.dtype).replace('tl.', 'gl.')})"
+            return f"described_g({tensor.name}, {list(p.block)}, {triton_dtype(tensor.dtype).replace('tl.', 'gl.')})"
         if p.kind == "descriptor":
-            return f"TensorDescriptor.from_tensor({self._tensor(c, p).name}, {list(p.block)})"
+            return f"described({self._tensor(c, p).name}, {list(p.block)})"
         if p.kind == "pointer":
             return str(self._tensor(c, p).name)
         if p.kind == "size":

@@ -1,6 +1,7 @@
 """Programs that break one rule each, at least three a rule: bad/<Rule>/<n>.coda, whose first line says where.
 
-`# expect Rule line:column`; with ", last line 7000 times" the last line is repeated: a huge text is a small file. with the name of a task is read with that task's signature.
+`# expect Rule line:column`; with ", last line 7000 times" the last line is repeated: a huge text is a small file. A
+program with the name of a task is read with that task's signature.
 """
 
 from __future__ import annotations

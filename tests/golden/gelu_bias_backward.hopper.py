@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -379,14 +385,14 @@ def launch(e, w_down, z, b, a_dz, a_act, a_db, a_zdz, c_db, s_s, g_dw):
     F = w_down.shape[1]
     D = e.shape[1]
     activation[programs(e.device, T, 128, F, 256)](
-        described(e, [128, 64], gl.bfloat16), described(w_down, [64, 256], gl.bfloat16),
-        described(z, [128, 32], gl.bfloat16), b, described(a_dz, [128, 32], gl.bfloat16),
-        described(a_act, [128, 32], gl.bfloat16), a_db, a_zdz, T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8,
+        described_g(e, [128, 64], gl.bfloat16), described_g(w_down, [64, 256], gl.bfloat16),
+        described_g(z, [128, 32], gl.bfloat16), b, described_g(a_dz, [128, 32], gl.bfloat16),
+        described_g(a_act, [128, 32], gl.bfloat16), a_db, a_zdz, T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8,
         num_stages=3,
     )
     bias[(triton.cdiv(F, 32),)](a_db, c_db, F, a_db.shape[0], 32, 32, num_warps=4, num_stages=2)
     statistic[(triton.cdiv(T, 32),)](a_zdz, s_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(e.device, D, 128, F, 128)](
-        described(e, [64, 128], gl.bfloat16), described(a_act, [64, 128], gl.bfloat16),
-        described(g_dw, [128, 128], gl.bfloat16), D, F, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(e, [64, 128], gl.bfloat16), described_g(a_act, [64, 128], gl.bfloat16),
+        described_g(g_dw, [128, 128], gl.bfloat16), D, F, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -470,22 +476,23 @@ def launch(
     E = dz.shape[1]
     D = w.shape[1]
     sums[programs(dz.device, T, 32, E, 256)](
-        TensorDescriptor.from_tensor(dz, [32, 256]), TensorDescriptor.from_tensor(z, [32, 256]), f_v, f_c, p_s1, p_s2,
-        p_db, T, E, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dz, [32, 256]), described(z, [32, 256]), f_v, f_c, p_s1, p_s2, p_db, T, E, 32, 256, 1, num_warps=8,
+        num_stages=2,
     )
     means[(triton.cdiv(T, 32),)](
         p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4, num_stages=2,
     )
     norm[programs(dz.device, T, 128, D, 256)](
-        described(dz, [128, 64], gl.bfloat16), described(w, [64, 256], gl.bfloat16),
-        described(x, [128, 32], gl.bfloat16), gamma, beta, mu, r, s_s1, s_s2, described(dres, [128, 32], gl.bfloat16),
-        described(a_dx, [128, 32], gl.bfloat16), described(a_y, [128, 32], gl.bfloat16), a_dgamma, a_dbeta, T, D, E,
-        128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(dz, [128, 64], gl.bfloat16), described_g(w, [64, 256], gl.bfloat16),
+        described_g(x, [128, 32], gl.bfloat16), gamma, beta, mu, r, s_s1, s_s2,
+        described_g(dres, [128, 32], gl.bfloat16), described_g(a_dx, [128, 32], gl.bfloat16),
+        described_g(a_y, [128, 32], gl.bfloat16), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, num_warps=8,
+        num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2)
     columns[(triton.cdiv(D, 32),)](a_dbeta, dbeta_total, D, a_dbeta.shape[0], 32, 32, num_warps=4, num_stages=2)
     columns[(triton.cdiv(E, 32),)](p_db, db_total, E, p_db.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(dz.device, E, 128, D, 128)](
-        described(dz, [64, 128], gl.bfloat16), described(a_y, [64, 128], gl.bfloat16),
-        described(g_dw, [128, 128], gl.bfloat16), E, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(dz, [64, 128], gl.bfloat16), described_g(a_y, [64, 128], gl.bfloat16),
+        described_g(g_dw, [128, 128], gl.bfloat16), E, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -132,14 +137,14 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
     D = x.shape[1]
     F = dy.shape[1]
     data[programs(dy.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(dy, [128, 64]), TensorDescriptor.from_tensor(w, [64, 256]),
-        TensorDescriptor.from_tensor(a_dx, [128, 128]), T, D, F, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(dy, [128, 64]), described(w, [64, 256]), described(a_dx, [128, 128]), T, D, F, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
     weights[programs(dy.device, F, 128, D, 256)](
-        TensorDescriptor.from_tensor(dy, [64, 128]), TensorDescriptor.from_tensor(x, [64, 256]),
-        TensorDescriptor.from_tensor(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(dy, [64, 128]), described(x, [64, 256]), described(dw, [128, 64]), F, D, T, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
     columns[programs(dy.device, T, 32, F, 256)](
-        TensorDescriptor.from_tensor(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8, num_stages=2,
     )
     bias[(triton.cdiv(F, 32),)](c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2)

@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -223,14 +229,14 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
     D = x.shape[1]
     F = dy.shape[1]
     data[programs(dy.device, T, 128, D, 128)](
-        described(dy, [128, 64], gl.bfloat16), described(w, [64, 128], gl.bfloat16),
-        described(a_dx, [128, 128], gl.bfloat16), T, D, F, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(dy, [128, 64], gl.bfloat16), described_g(w, [64, 128], gl.bfloat16),
+        described_g(a_dx, [128, 128], gl.bfloat16), T, D, F, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     weights[programs(dy.device, F, 128, D, 256)](
-        TensorDescriptor.from_tensor(dy, [64, 128]), TensorDescriptor.from_tensor(x, [64, 256]),
-        TensorDescriptor.from_tensor(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(dy, [64, 128]), described(x, [64, 256]), described(dw, [128, 64]), F, D, T, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
     columns[programs(dy.device, T, 32, F, 256)](
-        TensorDescriptor.from_tensor(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8, num_stages=2,
     )
     bias[(triton.cdiv(F, 32),)](c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2)

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -103,6 +108,6 @@ def launch(x, p_w, a_act):
     F = a_act.shape[1]
     D = x.shape[1]
     gate_up[programs(x.device, T, 128, 2 * F, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(p_w, [256, 64]),
-        TensorDescriptor.from_tensor(a_act, [128, 64]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(x, [128, 64]), described(p_w, [256, 64]), described(a_act, [128, 64]), T, F, D, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )

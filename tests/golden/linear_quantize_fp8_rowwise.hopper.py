@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -219,11 +225,10 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
     N = w.shape[0]
     D = x.shape[1]
     project[programs(x.device, T, 128, N, 256)](
-        described(x, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16),
-        described(a_z, [128, 64], gl.bfloat16), a_amax, T, N, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(x, [128, 64], gl.bfloat16), described_g(w, [256, 64], gl.bfloat16),
+        described_g(a_z, [128, 64], gl.bfloat16), a_amax, T, N, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     scales[(triton.cdiv(T, 32),)](a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2)
     encode[programs(a_z.device, T, 32, N, 256)](
-        TensorDescriptor.from_tensor(a_z, [32, 256]), s_scale, TensorDescriptor.from_tensor(c_codes, [32, 256]), T, N,
-        32, 256, 1, num_warps=8, num_stages=2,
+        described(a_z, [32, 256]), s_scale, described(c_codes, [32, 256]), T, N, 32, 256, 1, num_warps=8, num_stages=2,
     )

@@ -25,6 +25,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -79,7 +84,6 @@ def launch(y, w, x, a_out):
     D = w.shape[0]
     K = y.shape[1]
     project[programs(y.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(y, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]),
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(a_out, [128, 64]), T, D, K, 128, 256,
-        64, 8, num_warps=8, num_stages=3,
+        described(y, [128, 64]), described(w, [256, 64]), described(x, [128, 64]), described(a_out, [128, 64]), T, D,
+        K, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

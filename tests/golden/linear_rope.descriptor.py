@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -135,14 +140,14 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     D = x.shape[1]
     HK = w_k.shape[0] // H
     rotary[programs(x.device, T, 128, H * HQ, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_q, [256, 64]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(q_y, [128, 64]), T, H * HQ, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(x, [128, 64]), described(w_q, [256, 64]), pos, f_hi, f_lo, described(q_y, [128, 64]), T, H * HQ, D,
+        128, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     rotary[programs(x.device, T, 128, H * HK, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_k, [256, 64]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(k_y, [128, 64]), T, H * HK, D, 128, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(x, [128, 64]), described(w_k, [256, 64]), pos, f_hi, f_lo, described(k_y, [128, 64]), T, H * HK, D,
+        128, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     linear[programs(x.device, T, 128, H * HK, 256)](
-        TensorDescriptor.from_tensor(x, [128, 64]), TensorDescriptor.from_tensor(w_v, [256, 64]),
-        TensorDescriptor.from_tensor(v_y, [128, 128]), T, H * HK, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(x, [128, 64]), described(w_v, [256, 64]), described(v_y, [128, 128]), T, H * HK, D, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )

@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -287,14 +293,14 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     D = x.shape[1]
     HK = w_k.shape[0] // H
     rotary[programs(x.device, T, 128, H * HQ, 128)](
-        described(x, [128, 64], gl.bfloat16), described(w_q, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(x, [128, 64], gl.bfloat16), described_g(w_q, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described_g(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     rotary[programs(x.device, T, 128, H * HK, 128)](
-        described(x, [128, 64], gl.bfloat16), described(w_k, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(x, [128, 64], gl.bfloat16), described_g(w_k, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described_g(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     linear[programs(x.device, T, 128, H * HK, 128)](
-        described(x, [128, 64], gl.bfloat16), described(w_v, [128, 64], gl.bfloat16),
-        described(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(x, [128, 64], gl.bfloat16), described_g(w_v, [128, 64], gl.bfloat16),
+        described_g(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -31,9 +31,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -175,7 +181,7 @@ def launch(y, w, b, gamma, x, a_out):
     D = w.shape[0]
     K = y.shape[1]
     project[programs(y.device, T, 128, D, 256)](
-        described(y, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16), b, gamma,
-        described(x, [128, 128], gl.bfloat16), described(a_out, [128, 128], gl.bfloat16), T, D, K, 128, 256, 64, 8, 3,
-        8, num_warps=8, num_stages=3,
+        described_g(y, [128, 64], gl.bfloat16), described_g(w, [256, 64], gl.bfloat16), b, gamma,
+        described_g(x, [128, 128], gl.bfloat16), described_g(a_out, [128, 128], gl.bfloat16), T, D, K, 128, 256, 64, 8,
+        3, 8, num_warps=8, num_stages=3,
     )

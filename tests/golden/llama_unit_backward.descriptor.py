@@ -27,6 +27,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -332,51 +337,48 @@ def launch(
     F = w2.shape[1]
     A = y0.shape[1]
     rope[programs(dqkv.device, T, 32, Q, 256)](
-        TensorDescriptor.from_tensor(dqkv, [32, 256]), TensorDescriptor.from_tensor(qkv, [32, 256]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(b0_dz, [32, 256]), b0_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dqkv, [32, 256]), described(qkv, [32, 256]), pos, f_hi, f_lo, described(b0_dz, [32, 256]), b0_zdz, T,
+        Q, 32, 256, 1, num_warps=8, num_stages=2,
     )
     statistic[(triton.cdiv(T, 32),)](b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     norm[programs(b0_dz.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(b0_dz, [128, 64]), TensorDescriptor.from_tensor(w_qkv, [64, 256]),
-        TensorDescriptor.from_tensor(x2, [128, 64]), gamma2, r2, s2_s, TensorDescriptor.from_tensor(dx2, [128, 64]),
-        TensorDescriptor.from_tensor(b1_dx, [128, 64]), TensorDescriptor.from_tensor(b1_y, [128, 64]), b1_dgamma, T, D,
-        Q, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b0_dz, [128, 64]), described(w_qkv, [64, 256]), described(x2, [128, 64]), gamma2, r2, s2_s,
+        described(dx2, [128, 64]), described(b1_dx, [128, 64]), described(b1_y, [128, 64]), b1_dgamma, T, D, Q, 128,
+        256, 64, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](
         b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
     )
     weights[programs(b0_dz.device, Q, 128, D, 256)](
-        TensorDescriptor.from_tensor(b0_dz, [64, 128]), TensorDescriptor.from_tensor(b1_y, [64, 256]),
-        TensorDescriptor.from_tensor(dw_qkv_dw, [128, 128]), Q, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b0_dz, [64, 128]), described(b1_y, [64, 256]), described(dw_qkv_dw, [128, 128]), Q, D, T, 128, 256,
+        64, 8, num_warps=8, num_stages=3,
     )
     gated[programs(b1_dx.device, T, 128, F, 256)](
-        TensorDescriptor.from_tensor(b1_dx, [128, 64]), TensorDescriptor.from_tensor(w2, [64, 256]),
-        TensorDescriptor.from_tensor(z1, [128, 64]), TensorDescriptor.from_tensor(b2_dz, [128, 64]),
-        TensorDescriptor.from_tensor(b2_act, [128, 32]), b2_zdz, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b1_dx, [128, 64]), described(w2, [64, 256]), described(z1, [128, 64]), described(b2_dz, [128, 64]),
+        described(b2_act, [128, 32]), b2_zdz, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(b1_dx.device, D, 128, F, 256)](
-        TensorDescriptor.from_tensor(b1_dx, [64, 128]), TensorDescriptor.from_tensor(b2_act, [64, 256]),
-        TensorDescriptor.from_tensor(dw2_dw, [128, 128]), D, F, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b1_dx, [64, 128]), described(b2_act, [64, 256]), described(dw2_dw, [128, 128]), D, F, T, 128, 256,
+        64, 8, num_warps=8, num_stages=3,
     )
     norm[programs(b2_dz.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(b2_dz, [128, 64]), TensorDescriptor.from_tensor(w1, [64, 256]),
-        TensorDescriptor.from_tensor(x1, [128, 64]), gamma1, r1, s1_s, TensorDescriptor.from_tensor(b1_dx, [128, 64]),
-        TensorDescriptor.from_tensor(b3_dx, [128, 64]), TensorDescriptor.from_tensor(b3_y, [128, 64]), b3_dgamma, T, D,
-        2 * F, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b2_dz, [128, 64]), described(w1, [64, 256]), described(x1, [128, 64]), gamma1, r1, s1_s,
+        described(b1_dx, [128, 64]), described(b3_dx, [128, 64]), described(b3_y, [128, 64]), b3_dgamma, T, D, 2 * F,
+        128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](
         b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
     )
     weights[programs(b2_dz.device, 2 * F, 128, D, 256)](
-        TensorDescriptor.from_tensor(b2_dz, [64, 128]), TensorDescriptor.from_tensor(b3_y, [64, 256]),
-        TensorDescriptor.from_tensor(dw1_dw, [128, 128]), 2 * F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b2_dz, [64, 128]), described(b3_y, [64, 256]), described(dw1_dw, [128, 128]), 2 * F, D, T, 128, 256,
+        64, 8, num_warps=8, num_stages=3,
     )
     data[programs(b3_dx.device, T, 128, A, 256)](
-        TensorDescriptor.from_tensor(b3_dx, [128, 64]), TensorDescriptor.from_tensor(w_o, [64, 256]),
-        TensorDescriptor.from_tensor(b4_dy, [128, 128]), T, A, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b3_dx, [128, 64]), described(w_o, [64, 256]), described(b4_dy, [128, 128]), T, A, D, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
     weights[programs(b3_dx.device, D, 128, A, 256)](
-        TensorDescriptor.from_tensor(b3_dx, [64, 128]), TensorDescriptor.from_tensor(y0, [64, 256]),
-        TensorDescriptor.from_tensor(dw_o_dw, [128, 128]), D, A, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b3_dx, [64, 128]), described(y0, [64, 256]), described(dw_o_dw, [128, 128]), D, A, T, 128, 256, 64,
+        8, num_warps=8, num_stages=3,
     )

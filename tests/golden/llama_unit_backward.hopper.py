@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -771,51 +777,51 @@ def launch(
     F = w2.shape[1]
     A = y0.shape[1]
     rope[programs(dqkv.device, T, 32, Q, 256)](
-        TensorDescriptor.from_tensor(dqkv, [32, 256]), TensorDescriptor.from_tensor(qkv, [32, 256]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(b0_dz, [32, 256]), b0_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dqkv, [32, 256]), described(qkv, [32, 256]), pos, f_hi, f_lo, described(b0_dz, [32, 256]), b0_zdz, T,
+        Q, 32, 256, 1, num_warps=8, num_stages=2,
     )
     statistic[(triton.cdiv(T, 32),)](b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     norm[programs(b0_dz.device, T, 128, D, 256)](
-        described(b0_dz, [128, 64], gl.bfloat16), described(w_qkv, [64, 256], gl.bfloat16),
-        described(x2, [128, 64], gl.bfloat16), gamma2, r2, s2_s, described(dx2, [128, 64], gl.bfloat16),
-        described(b1_dx, [128, 64], gl.bfloat16), described(b1_y, [128, 64], gl.bfloat16), b1_dgamma, T, D, Q, 128,
+        described_g(b0_dz, [128, 64], gl.bfloat16), described_g(w_qkv, [64, 256], gl.bfloat16),
+        described_g(x2, [128, 64], gl.bfloat16), gamma2, r2, s2_s, described_g(dx2, [128, 64], gl.bfloat16),
+        described_g(b1_dx, [128, 64], gl.bfloat16), described_g(b1_y, [128, 64], gl.bfloat16), b1_dgamma, T, D, Q, 128,
         256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](
         b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
     )
     weights[programs(b0_dz.device, Q, 128, D, 128)](
-        described(b0_dz, [64, 128], gl.bfloat16), described(b1_y, [64, 128], gl.bfloat16),
-        described(dw_qkv_dw, [128, 128], gl.bfloat16), Q, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(b0_dz, [64, 128], gl.bfloat16), described_g(b1_y, [64, 128], gl.bfloat16),
+        described_g(dw_qkv_dw, [128, 128], gl.bfloat16), Q, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     gated[programs(b1_dx.device, T, 128, F, 256)](
-        described(b1_dx, [128, 64], gl.bfloat16), described(w2, [64, 256], gl.bfloat16),
-        described(z1, [128, 64], gl.bfloat16), described(b2_dz, [128, 64], gl.bfloat16),
-        described(b2_act, [128, 32], gl.bfloat16), b2_zdz, T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(b1_dx, [128, 64], gl.bfloat16), described_g(w2, [64, 256], gl.bfloat16),
+        described_g(z1, [128, 64], gl.bfloat16), described_g(b2_dz, [128, 64], gl.bfloat16),
+        described_g(b2_act, [128, 32], gl.bfloat16), b2_zdz, T, F, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(b1_dx.device, D, 128, F, 128)](
-        described(b1_dx, [64, 128], gl.bfloat16), described(b2_act, [64, 128], gl.bfloat16),
-        described(dw2_dw, [128, 128], gl.bfloat16), D, F, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(b1_dx, [64, 128], gl.bfloat16), described_g(b2_act, [64, 128], gl.bfloat16),
+        described_g(dw2_dw, [128, 128], gl.bfloat16), D, F, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     norm[programs(b2_dz.device, T, 128, D, 256)](
-        described(b2_dz, [128, 64], gl.bfloat16), described(w1, [64, 256], gl.bfloat16),
-        described(x1, [128, 64], gl.bfloat16), gamma1, r1, s1_s, described(b1_dx, [128, 64], gl.bfloat16),
-        described(b3_dx, [128, 64], gl.bfloat16), described(b3_y, [128, 64], gl.bfloat16), b3_dgamma, T, D, 2 * F, 128,
-        256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(b2_dz, [128, 64], gl.bfloat16), described_g(w1, [64, 256], gl.bfloat16),
+        described_g(x1, [128, 64], gl.bfloat16), gamma1, r1, s1_s, described_g(b1_dx, [128, 64], gl.bfloat16),
+        described_g(b3_dx, [128, 64], gl.bfloat16), described_g(b3_y, [128, 64], gl.bfloat16), b3_dgamma, T, D, 2 * F,
+        128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](
         b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
     )
     weights[programs(b2_dz.device, 2 * F, 128, D, 128)](
-        described(b2_dz, [64, 128], gl.bfloat16), described(b3_y, [64, 128], gl.bfloat16),
-        described(dw1_dw, [128, 128], gl.bfloat16), 2 * F, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(b2_dz, [64, 128], gl.bfloat16), described_g(b3_y, [64, 128], gl.bfloat16),
+        described_g(dw1_dw, [128, 128], gl.bfloat16), 2 * F, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     data[programs(b3_dx.device, T, 128, A, 128)](
-        described(b3_dx, [128, 64], gl.bfloat16), described(w_o, [64, 128], gl.bfloat16),
-        described(b4_dy, [128, 128], gl.bfloat16), T, A, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(b3_dx, [128, 64], gl.bfloat16), described_g(w_o, [64, 128], gl.bfloat16),
+        described_g(b4_dy, [128, 128], gl.bfloat16), T, A, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     weights[programs(b3_dx.device, D, 128, A, 128)](
-        described(b3_dx, [64, 128], gl.bfloat16), described(y0, [64, 128], gl.bfloat16),
-        described(dw_o_dw, [128, 128], gl.bfloat16), D, A, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(b3_dx, [64, 128], gl.bfloat16), described_g(y0, [64, 128], gl.bfloat16),
+        described_g(dw_o_dw, [128, 128], gl.bfloat16), D, A, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

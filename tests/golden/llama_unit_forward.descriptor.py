@@ -27,6 +27,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -234,23 +239,22 @@ def launch(
     F = w2.shape[1]
     Q = w_qkv.shape[0]
     residual[programs(y0.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(y0, [128, 64]), TensorDescriptor.from_tensor(w_o, [256, 64]),
-        TensorDescriptor.from_tensor(x0, [128, 64]), gamma1, TensorDescriptor.from_tensor(a_x, [128, 64]),
-        TensorDescriptor.from_tensor(a_h, [128, 64]), a_ssq, T, D, A, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(y0, [128, 64]), described(w_o, [256, 64]), described(x0, [128, 64]), gamma1,
+        described(a_x, [128, 64]), described(a_h, [128, 64]), a_ssq, T, D, A, 128, 256, 64, 8, num_warps=8,
+        num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     gate_up[programs(a_h.device, T, 128, 2 * F, 256)](
-        TensorDescriptor.from_tensor(a_h, [128, 64]), TensorDescriptor.from_tensor(w1, [256, 64]), r1_r,
-        TensorDescriptor.from_tensor(b_z, [128, 128]), TensorDescriptor.from_tensor(b_act, [128, 64]), T, F, D, 128,
-        256, 64, 8, num_warps=8, num_stages=3,
+        described(a_h, [128, 64]), described(w1, [256, 64]), r1_r, described(b_z, [128, 128]),
+        described(b_act, [128, 64]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     residual[programs(b_act.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(b_act, [128, 64]), TensorDescriptor.from_tensor(w2, [256, 64]),
-        TensorDescriptor.from_tensor(a_x, [128, 64]), gamma2, TensorDescriptor.from_tensor(c_x, [128, 64]),
-        TensorDescriptor.from_tensor(c_h, [128, 64]), c_ssq, T, D, F, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(b_act, [128, 64]), described(w2, [256, 64]), described(a_x, [128, 64]), gamma2,
+        described(c_x, [128, 64]), described(c_h, [128, 64]), c_ssq, T, D, F, 128, 256, 64, 8, num_warps=8,
+        num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     rotary[programs(c_h.device, T, 128, Q, 256)](
-        TensorDescriptor.from_tensor(c_h, [128, 64]), TensorDescriptor.from_tensor(w_qkv, [256, 64]), r2_r, pos, f_hi,
-        f_lo, TensorDescriptor.from_tensor(d_y, [128, 128]), T, Q, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(c_h, [128, 64]), described(w_qkv, [256, 64]), r2_r, pos, f_hi, f_lo, described(d_y, [128, 128]), T,
+        Q, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )

@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -511,23 +517,23 @@ def launch(
     F = w2.shape[1]
     Q = w_qkv.shape[0]
     residual[programs(y0.device, T, 128, D, 256)](
-        described(y0, [128, 64], gl.bfloat16), described(w_o, [256, 64], gl.bfloat16),
-        described(x0, [128, 64], gl.bfloat16), gamma1, described(a_x, [128, 64], gl.bfloat16),
-        described(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, A, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(y0, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
+        described_g(x0, [128, 64], gl.bfloat16), gamma1, described_g(a_x, [128, 64], gl.bfloat16),
+        described_g(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, A, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     gate_up[programs(a_h.device, T, 128, 2 * F, 128)](
-        described(a_h, [128, 64], gl.bfloat16), described(w1, [128, 64], gl.bfloat16), r1_r,
-        described(b_z, [128, 64], gl.bfloat16), described(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5,
-        4, num_warps=4, num_stages=5,
+        described_g(a_h, [128, 64], gl.bfloat16), described_g(w1, [128, 64], gl.bfloat16), r1_r,
+        described_g(b_z, [128, 64], gl.bfloat16), described_g(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8,
+        5, 4, num_warps=4, num_stages=5,
     )
     residual[programs(b_act.device, T, 128, D, 256)](
-        described(b_act, [128, 64], gl.bfloat16), described(w2, [256, 64], gl.bfloat16),
-        described(a_x, [128, 64], gl.bfloat16), gamma2, described(c_x, [128, 64], gl.bfloat16),
-        described(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(b_act, [128, 64], gl.bfloat16), described_g(w2, [256, 64], gl.bfloat16),
+        described_g(a_x, [128, 64], gl.bfloat16), gamma2, described_g(c_x, [128, 64], gl.bfloat16),
+        described_g(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     rotary[programs(c_h.device, T, 128, Q, 128)](
-        described(c_h, [128, 64], gl.bfloat16), described(w_qkv, [128, 64], gl.bfloat16), r2_r, pos, f_hi, f_lo,
-        described(d_y, [128, 128], gl.bfloat16), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(c_h, [128, 64], gl.bfloat16), described_g(w_qkv, [128, 64], gl.bfloat16), r2_r, pos, f_hi, f_lo,
+        described_g(d_y, [128, 128], gl.bfloat16), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -219,8 +225,8 @@ def launch(h, w, target, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
     V = w.shape[0]
     D = h.shape[1]
     head[programs(h.device, T, 128, V, 256)](
-        described(h, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16), target, a_lse, a_chosen, T, V, D,
-        128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(h, [128, 64], gl.bfloat16), described_g(w, [256, 64], gl.bfloat16), target, a_lse, a_chosen, T, V,
+        D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     per_token[(triton.cdiv(T, 32),)](
         a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -27,6 +27,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -174,15 +179,15 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     V = w.shape[0]
     D = h.shape[1]
     gradient[programs(h.device, T, 128, V, 256)](
-        TensorDescriptor.from_tensor(h, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]), lse, target,
-        TensorDescriptor.from_tensor(a_dz, [128, 16]), a_zdz, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(h, [128, 64]), described(w, [256, 64]), lse, target, described(a_dz, [128, 16]), a_zdz, T, V, D, 128,
+        256, 64, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     hidden[programs(a_dz.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(a_dz, [128, 64]), TensorDescriptor.from_tensor(w, [64, 256]), alpha,
-        TensorDescriptor.from_tensor(c_dh, [128, 128]), T, D, V, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(a_dz, [128, 64]), described(w, [64, 256]), alpha, described(c_dh, [128, 128]), T, D, V, 128, 256, 64,
+        8, num_warps=8, num_stages=3,
     )
     weights[programs(a_dz.device, V, 128, D, 256)](
-        TensorDescriptor.from_tensor(a_dz, [64, 128]), TensorDescriptor.from_tensor(h, [64, 256]), alpha,
-        TensorDescriptor.from_tensor(d_dw, [128, 128]), V, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(a_dz, [64, 128]), described(h, [64, 256]), alpha, described(d_dw, [128, 128]), V, D, T, 128, 256, 64,
+        8, num_warps=8, num_stages=3,
     )

@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -438,15 +444,15 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     V = w.shape[0]
     D = h.shape[1]
     gradient[programs(h.device, T, 128, V, 256)](
-        described(h, [128, 64], gl.bfloat16), described(w, [256, 64], gl.bfloat16), lse, target,
-        described(a_dz, [128, 16], gl.bfloat16), a_zdz, T, V, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(h, [128, 64], gl.bfloat16), described_g(w, [256, 64], gl.bfloat16), lse, target,
+        described_g(a_dz, [128, 16], gl.bfloat16), a_zdz, T, V, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     hidden[programs(a_dz.device, T, 128, D, 128)](
-        described(a_dz, [128, 64], gl.bfloat16), described(w, [64, 128], gl.bfloat16), alpha,
-        described(c_dh, [128, 128], gl.bfloat16), T, D, V, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(a_dz, [128, 64], gl.bfloat16), described_g(w, [64, 128], gl.bfloat16), alpha,
+        described_g(c_dh, [128, 128], gl.bfloat16), T, D, V, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     weights[programs(a_dz.device, V, 128, D, 128)](
-        described(a_dz, [64, 128], gl.bfloat16), described(h, [64, 128], gl.bfloat16), alpha,
-        described(d_dw, [128, 128], gl.bfloat16), V, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(a_dz, [64, 128], gl.bfloat16), described_g(h, [64, 128], gl.bfloat16), alpha,
+        described_g(d_dw, [128, 128], gl.bfloat16), V, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -150,8 +155,8 @@ def launch(h, w, target, cap, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
     V = w.shape[0]
     D = h.shape[1]
     head[programs(h.device, T, 128, V, 256)](
-        TensorDescriptor.from_tensor(h, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]), target, cap, a_lse,
-        a_chosen, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(h, [128, 64]), described(w, [256, 64]), target, cap, a_lse, a_chosen, T, V, D, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
     per_token[(triton.cdiv(T, 32),)](
         a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -143,12 +148,12 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
     HQ = dq.shape[1] // H
     HK = dk.shape[1] // H
     heads[programs(dq.device, T, 32, H * HQ, 256)](
-        TensorDescriptor.from_tensor(dq, [32, 64]), TensorDescriptor.from_tensor(q, [32, 64]), g_q, pos, f_hi, f_lo,
-        eps, TensorDescriptor.from_tensor(a_dz, [32, 64]), a_dg, T, H * HQ, 128, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dq, [32, 64]), described(q, [32, 64]), g_q, pos, f_hi, f_lo, eps, described(a_dz, [32, 64]), a_dg, T,
+        H * HQ, 128, 32, 256, 1, num_warps=8, num_stages=2,
     )
     heads[programs(dk.device, T, 32, H * HK, 256)](
-        TensorDescriptor.from_tensor(dk, [32, 64]), TensorDescriptor.from_tensor(k, [32, 64]), g_k, pos, f_hi, f_lo,
-        eps, TensorDescriptor.from_tensor(b_dz, [32, 64]), b_dg, T, H * HK, 128, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dk, [32, 64]), described(k, [32, 64]), g_k, pos, f_hi, f_lo, eps, described(b_dz, [32, 64]), b_dg, T,
+        H * HK, 128, 32, 256, 1, num_warps=8, num_stages=2,
     )
     gain_folds[(triton.cdiv(H, 32),)](
         a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 32, 32, num_warps=4, num_stages=2,

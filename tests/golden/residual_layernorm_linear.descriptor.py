@@ -27,6 +27,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -208,20 +213,20 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     K = y.shape[1]
     F = w.shape[0]
     sums[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     dots[programs(y.device, T, 32, K, 256)](
-        TensorDescriptor.from_tensor(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2,
+        described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2,
     )
     total[(triton.cdiv(T, 32),)](s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2)
     row_mean[(triton.cdiv(T, 32),)](t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2)
     out_proj[programs(y.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(y, [128, 64]), TensorDescriptor.from_tensor(w_o, [256, 64]),
-        TensorDescriptor.from_tensor(x, [128, 64]), v_mu, gamma, TensorDescriptor.from_tensor(a_x, [128, 64]),
-        TensorDescriptor.from_tensor(a_dg, [128, 64]), a_ssq, T, D, K, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(y, [128, 64]), described(w_o, [256, 64]), described(x, [128, 64]), v_mu, gamma,
+        described(a_x, [128, 64]), described(a_dg, [128, 64]), a_ssq, T, D, K, 128, 256, 64, 8, num_warps=8,
+        num_stages=3,
     )
     norm[(triton.cdiv(T, 32),)](a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     project[programs(a_dg.device, T, 128, F, 256)](
-        TensorDescriptor.from_tensor(a_dg, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]), n_rstd, f_c,
-        TensorDescriptor.from_tensor(o_z, [128, 128]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(a_dg, [128, 64]), described(w, [256, 64]), n_rstd, f_c, described(o_z, [128, 128]), T, F, D, 128,
+        256, 64, 8, num_warps=8, num_stages=3,
     )

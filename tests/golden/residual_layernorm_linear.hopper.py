@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -414,20 +420,20 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     K = y.shape[1]
     F = w.shape[0]
     sums[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     dots[programs(y.device, T, 32, K, 256)](
-        TensorDescriptor.from_tensor(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2,
+        described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2,
     )
     total[(triton.cdiv(T, 32),)](s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2)
     row_mean[(triton.cdiv(T, 32),)](t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2)
     out_proj[programs(y.device, T, 128, D, 256)](
-        described(y, [128, 64], gl.bfloat16), described(w_o, [256, 64], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), v_mu, gamma, described(a_x, [128, 64], gl.bfloat16),
-        described(a_dg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(y, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
+        described_g(x, [128, 64], gl.bfloat16), v_mu, gamma, described_g(a_x, [128, 64], gl.bfloat16),
+        described_g(a_dg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     norm[(triton.cdiv(T, 32),)](a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     project[programs(a_dg.device, T, 128, F, 128)](
-        described(a_dg, [128, 64], gl.bfloat16), described(w, [128, 64], gl.bfloat16), n_rstd, f_c,
-        described(o_z, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(a_dg, [128, 64], gl.bfloat16), described_g(w, [128, 64], gl.bfloat16), n_rstd, f_c,
+        described_g(o_z, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -103,8 +108,7 @@ def launch(y, w_o, x, gamma, eps, a_x, a_h, a_ssq, r_rstd):
     D = w_o.shape[0]
     K = y.shape[1]
     out_proj[programs(y.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(y, [128, 64]), TensorDescriptor.from_tensor(w_o, [256, 64]),
-        TensorDescriptor.from_tensor(x, [128, 64]), gamma, TensorDescriptor.from_tensor(a_x, [128, 64]),
-        TensorDescriptor.from_tensor(a_h, [128, 64]), a_ssq, T, D, K, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(y, [128, 64]), described(w_o, [256, 64]), described(x, [128, 64]), gamma, described(a_x, [128, 64]),
+        described(a_h, [128, 64]), a_ssq, T, D, K, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)

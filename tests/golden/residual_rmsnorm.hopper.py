@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -227,8 +233,8 @@ def launch(y, w_o, x, gamma, eps, a_x, a_h, a_ssq, r_rstd):
     D = w_o.shape[0]
     K = y.shape[1]
     out_proj[programs(y.device, T, 128, D, 256)](
-        described(y, [128, 64], gl.bfloat16), described(w_o, [256, 64], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), gamma, described(a_x, [128, 64], gl.bfloat16),
-        described(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(y, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
+        described_g(x, [128, 64], gl.bfloat16), gamma, described_g(a_x, [128, 64], gl.bfloat16),
+        described_g(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)

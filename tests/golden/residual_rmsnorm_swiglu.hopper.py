@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -347,12 +353,12 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
     K = y.shape[1]
     F = b_act.shape[1]
     out_proj[programs(y.device, T, 128, D, 256)](
-        described(y, [128, 64], gl.bfloat16), described(w_o, [256, 64], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), gamma, described(a_x, [128, 64], gl.bfloat16),
-        described(a_hg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(y, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
+        described_g(x, [128, 64], gl.bfloat16), gamma, described_g(a_x, [128, 64], gl.bfloat16),
+        described_g(a_hg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     gate_up[programs(a_hg.device, T, 128, 2 * F, 128)](
-        described(a_hg, [128, 64], gl.bfloat16), described(p_w, [128, 64], gl.bfloat16), r_rstd,
-        described(b_act, [128, 64], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(a_hg, [128, 64], gl.bfloat16), described_g(p_w, [128, 64], gl.bfloat16), r_rstd,
+        described_g(b_act, [128, 64], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

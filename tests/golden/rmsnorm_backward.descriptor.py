@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -135,13 +140,12 @@ def launch(dz, w, x, gamma, r, s, dres, a_dx, a_y, a_dgamma, g_total, b_dw):
     D = w.shape[1]
     E = dz.shape[1]
     norm[programs(dz.device, T, 128, D, 256)](
-        TensorDescriptor.from_tensor(dz, [128, 64]), TensorDescriptor.from_tensor(w, [64, 256]),
-        TensorDescriptor.from_tensor(x, [128, 64]), gamma, r, s, TensorDescriptor.from_tensor(dres, [128, 64]),
-        TensorDescriptor.from_tensor(a_dx, [128, 64]), TensorDescriptor.from_tensor(a_y, [128, 64]), a_dgamma, T, D, E,
-        128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(dz, [128, 64]), described(w, [64, 256]), described(x, [128, 64]), gamma, r, s,
+        described(dres, [128, 64]), described(a_dx, [128, 64]), described(a_y, [128, 64]), a_dgamma, T, D, E, 128, 256,
+        64, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](a_dgamma, g_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(dz.device, E, 128, D, 256)](
-        TensorDescriptor.from_tensor(dz, [64, 128]), TensorDescriptor.from_tensor(a_y, [64, 256]),
-        TensorDescriptor.from_tensor(b_dw, [128, 128]), E, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(dz, [64, 128]), described(a_y, [64, 256]), described(b_dw, [128, 128]), E, D, T, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )

@@ -32,9 +32,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @gluon.jit
@@ -328,13 +334,13 @@ def launch(dz, w, x, gamma, r, s, dres, a_dx, a_y, a_dgamma, g_total, b_dw):
     D = w.shape[1]
     E = dz.shape[1]
     norm[programs(dz.device, T, 128, D, 256)](
-        described(dz, [128, 64], gl.bfloat16), described(w, [64, 256], gl.bfloat16),
-        described(x, [128, 64], gl.bfloat16), gamma, r, s, described(dres, [128, 64], gl.bfloat16),
-        described(a_dx, [128, 64], gl.bfloat16), described(a_y, [128, 64], gl.bfloat16), a_dgamma, T, D, E, 128, 256,
-        64, 8, 3, 8, num_warps=8, num_stages=3,
+        described_g(dz, [128, 64], gl.bfloat16), described_g(w, [64, 256], gl.bfloat16),
+        described_g(x, [128, 64], gl.bfloat16), gamma, r, s, described_g(dres, [128, 64], gl.bfloat16),
+        described_g(a_dx, [128, 64], gl.bfloat16), described_g(a_y, [128, 64], gl.bfloat16), a_dgamma, T, D, E, 128,
+        256, 64, 8, 3, 8, num_warps=8, num_stages=3,
     )
     columns[(triton.cdiv(D, 32),)](a_dgamma, g_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(dz.device, E, 128, D, 128)](
-        described(dz, [64, 128], gl.bfloat16), described(a_y, [64, 128], gl.bfloat16),
-        described(b_dw, [128, 128], gl.bfloat16), E, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(dz, [64, 128], gl.bfloat16), described_g(a_y, [64, 128], gl.bfloat16),
+        described_g(b_dw, [128, 128], gl.bfloat16), E, D, T, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

@@ -27,6 +27,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -129,14 +134,13 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     D = x.shape[1]
     F = w.shape[0]
     squares[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     rms[(triton.cdiv(T, 32),)](s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     normalised[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), r_rstd, gamma, TensorDescriptor.from_tensor(n_h, [32, 256]), T, D,
-        32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), r_rstd, gamma, described(n_h, [32, 256]), T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     project[programs(n_h.device, T, 128, F, 256)](
-        TensorDescriptor.from_tensor(n_h, [128, 64]), TensorDescriptor.from_tensor(w, [256, 64]),
-        TensorDescriptor.from_tensor(a_y, [128, 128]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(n_h, [128, 64]), described(w, [256, 64]), described(a_y, [128, 128]), T, F, D, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )

@@ -33,9 +33,15 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-def described(tensor, box, dtype):
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
     """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    return GluonDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 @triton.jit
@@ -351,22 +357,21 @@ def launch(x, gamma, w_q, w_k, w_v, pos, eps, f_hi, f_lo, s_ssq, r_rstd, n_h, q_
     HQ = w_q.shape[0] // H
     HK = w_k.shape[0] // H
     squares[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     rms[(triton.cdiv(T, 32),)](s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
     normalised[programs(x.device, T, 32, D, 256)](
-        TensorDescriptor.from_tensor(x, [32, 256]), r_rstd, gamma, TensorDescriptor.from_tensor(n_h, [32, 256]), T, D,
-        32, 256, 1, num_warps=8, num_stages=2,
+        described(x, [32, 256]), r_rstd, gamma, described(n_h, [32, 256]), T, D, 32, 256, 1, num_warps=8, num_stages=2,
     )
     rotary[programs(n_h.device, T, 128, H * HQ, 128)](
-        described(n_h, [128, 64], gl.bfloat16), described(w_q, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(n_h, [128, 64], gl.bfloat16), described_g(w_q, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described_g(q_y, [128, 64], gl.bfloat16), T, H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     rotary[programs(n_h.device, T, 128, H * HK, 128)](
-        described(n_h, [128, 64], gl.bfloat16), described(w_k, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
-        described(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(n_h, [128, 64], gl.bfloat16), described_g(w_k, [128, 64], gl.bfloat16), pos, f_hi, f_lo,
+        described_g(k_y, [128, 64], gl.bfloat16), T, H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )
     project[programs(n_h.device, T, 128, H * HK, 128)](
-        described(n_h, [128, 64], gl.bfloat16), described(w_v, [128, 64], gl.bfloat16),
-        described(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        described_g(n_h, [128, 64], gl.bfloat16), described_g(w_v, [128, 64], gl.bfloat16),
+        described_g(v_y, [128, 128], gl.bfloat16), T, H * HK, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
     )

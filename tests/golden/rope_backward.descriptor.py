@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -129,7 +134,7 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
     T = dqkv.shape[0]
     Q = dqkv.shape[1]
     back[programs(dqkv.device, T, 32, Q, 256)](
-        TensorDescriptor.from_tensor(dqkv, [32, 256]), TensorDescriptor.from_tensor(qkv, [32, 256]), pos, f_hi, f_lo,
-        TensorDescriptor.from_tensor(a_dz, [32, 256]), a_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+        described(dqkv, [32, 256]), described(qkv, [32, 256]), pos, f_hi, f_lo, described(a_dz, [32, 256]), a_zdz, T,
+        Q, 32, 256, 1, num_warps=8, num_stages=2,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)

@@ -26,6 +26,11 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+def described(tensor, box):
+    """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
+    return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -150,12 +155,11 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
     F = w_down.shape[1]
     D = e.shape[1]
     gated[programs(e.device, T, 128, F, 256)](
-        TensorDescriptor.from_tensor(e, [128, 64]), TensorDescriptor.from_tensor(w_down, [64, 256]),
-        TensorDescriptor.from_tensor(z, [128, 64]), TensorDescriptor.from_tensor(a_dz, [128, 64]),
-        TensorDescriptor.from_tensor(a_act, [128, 32]), a_zdz, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(e, [128, 64]), described(w_down, [64, 256]), described(z, [128, 64]), described(a_dz, [128, 64]),
+        described(a_act, [128, 32]), a_zdz, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
     )
     statistic[(triton.cdiv(T, 32),)](a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
     weights[programs(e.device, D, 128, F, 256)](
-        TensorDescriptor.from_tensor(e, [64, 128]), TensorDescriptor.from_tensor(a_act, [64, 256]),
-        TensorDescriptor.from_tensor(c_dw, [128, 128]), D, F, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        described(e, [64, 128]), described(a_act, [64, 256]), described(c_dw, [128, 128]), D, F, T, 128, 256, 64, 8,
+        num_warps=8, num_stages=3,
     )
