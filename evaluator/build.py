@@ -26,6 +26,7 @@ from coda_synth.evaluator.channel import Answerable, Message, serve
 from coda_synth.evaluator.evaluation import Modelled
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.fitting import fit_sizes
+from coda_synth.evaluator.places import call_of, call_places, output_places
 from coda_synth.evaluator.profile import modelled_lines
 from coda_synth.evaluator.serial import from_data, to_data
 
@@ -130,6 +131,8 @@ def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         "generated_hash": hashlib.sha256(generated.source.encode()).hexdigest()[:16],
         "cases": cases,
         "schedules": schedules,
+        "output_places": output_places(program),
+        "call_places": call_places(program),
         "modelled": model(program, facts, schedules, on),
         "profile": [f"{facts.headline[0]}: {line}" for line in modelled_lines(launches, on, facts.signature.dtype)],
     }
@@ -167,12 +170,15 @@ def model(program: Program, facts: TaskFacts, schedules: Schedules, on: Device) 
 
 def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     generated = _lowered(data)
-    resources = _resources(generated, data["target"])
+    try:
+        resources = _resources(generated, data["target"])
+    except toolchain.BuildError as error:
+        raise Answerable(str(error), {"call": call_of(generated, error.kernel)}) from error
     on = device(data["device"])
     over = [r for r in resources if r.shared_bytes > on.shared_bytes]
     if over:
         words = " ".join(_over_shared(r, generated.schedules.get(r.call), on) for r in over)
-        raise Answerable(words, {"resources": to_data(resources)}) from OverShared()
+        raise Answerable(words, {"call": over[0].call}) from OverShared()
     gemms = {call.name for call in _kernel_calls(_asked(data)[0]) if call.unit.gemm}  # type: ignore[union-attr]
     warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
     warnings += [Diagnostic("PortableKernel", note, severity="note") for note in generated.notes]

@@ -13,7 +13,7 @@ from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeEr
 from coda_synth.evaluator.evaluation import Check, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.serial import to_data
-from coda_synth.evaluator.trial import StageFailed, Trial
+from coda_synth.evaluator.trial import StageFailed, Trial, located
 
 ORACLE_S = 300.0
 
@@ -89,7 +89,7 @@ class Checker:
         form = str(answer.data.get("form", case.form))
         self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
         if not ratio <= 1.0:
-            said = self._words(case, faults, tuple(judgement["findings"]), worst, str(judgement["picture"]))
+            said = self._words(case, faults, worst, judgement)
             raise StageFailed(Verdict.INCORRECT, said)
 
     def _ask(self, worker: Child, case: Case) -> None:
@@ -144,14 +144,19 @@ class Checker:
         return judgement
 
     def _words(
-        self, case: Case, faults: tuple[str, ...], findings: tuple[str, ...], worst: str, picture: str
+        self, case: Case, faults: tuple[str, ...], worst: str, judgement: Mapping[str, Any]
     ) -> tuple[Diagnostic, ...]:
+        """Numbers that are wrong are told with the expressions that give them; the first is the finding's place."""
         if faults:
             return tuple(Diagnostic("MemoryFault", f"{fault} ({case})") for fault in faults)
         rule = "WrongMeaning" if case.stage == "meaning" else "WrongNumbers"
-        said = "; ".join(findings[:4]) or worst
-        drawn = f"\n{picture}" if picture else ""
-        return (Diagnostic(rule, f"{_WRONG[case.stage]}. {said} ({case}){drawn}"),)
+        said = "; ".join(judgement["findings"][:4]) or worst
+        drawn = f"\n{judgement['picture']}" if judgement["picture"] else ""
+        found = Diagnostic(rule, f"{_WRONG[case.stage]}. {said} ({case}){drawn}")
+        places = self.trial.output_places
+        for output in reversed([name for name in judgement["outputs"] if name in places][:4]):
+            found = located(found, places[output], f"{output} is of {places[output]}")
+        return (found,)
 
     def _task(self) -> dict[str, str]:
         return {"task": self.trial.facts.name, "dtype": self.trial.facts.signature.dtype}

@@ -64,6 +64,7 @@ class Judgement:
     worst: str
     findings: tuple[str, ...]
     picture: str = ""
+    outputs: tuple[str, ...] = ()  # those that broke a rule
 
     @property
     def passed(self) -> bool:
@@ -115,6 +116,7 @@ def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Ora
 def judge_outputs(oracle: Oracle, outputs: Mapping[str, torch.Tensor]) -> Judgement:
     """Holds every element, row, block and whole output against the oracle."""
     findings: list[str] = []
+    wrong: list[str] = []
     worst, place, shown = 0.0, "exact", ""
     for name in sorted(set(outputs) - set(oracle.outputs)):
         findings.append(f"{name} is no output of {oracle.task}")
@@ -122,12 +124,13 @@ def judge_outputs(oracle: Oracle, outputs: Mapping[str, torch.Tensor]) -> Judgem
         fault = _contract(name, allowed, outputs.get(name))
         ratio, said, broken = (math.inf, fault, [fault]) if fault else _compare(name, allowed, outputs[name])
         findings += broken
+        wrong += [name] if broken else []
         shown = shown or (picture(_wrong(allowed, outputs[name])) if broken and not fault else "")
         if ratio > worst:
             worst, place = ratio, said
     if len(findings) and worst <= 1.0:
         worst, place = math.inf, findings[0]
-    return Judgement(worst, place, tuple(findings), shown)
+    return Judgement(worst, place, tuple(findings), shown, tuple(wrong))
 
 
 def _wrong(allowed: Allowed, output: torch.Tensor) -> torch.Tensor:

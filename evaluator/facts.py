@@ -33,6 +33,25 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a candidate's text something comes from: a call and its line, its unit and that one's `def` line, and
+    the expression that the unit returns. Lines and columns count from 1."""
+
+    call: str
+    call_line: int
+    unit: str
+    def_line: int
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return (
+            f"the call {self.call} in line {self.call_line}, whose {self.unit} (def in line {self.def_line}) returns it"
+            f" in line {self.line}, column {self.column}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong with a task. rule: as one word. message: where, with the figures that show it."""
 

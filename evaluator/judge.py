@@ -22,7 +22,7 @@ from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.checking import Checker, long_cases, meaning_cases
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
-from coda_synth.evaluator.facts import Case, Finding, TaskFacts
+from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trace import Graph
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -148,6 +148,8 @@ class Judge:
         with trial.entering("build"):
             reply = self.builder.request("plan", self.limits.read_s, {**self.asked(trial), "seed": trial.seed})
             trial.schedules = from_data(dict[str, Schedule], reply.data["schedules"])
+            trial.output_places = from_data(dict[str, Place], reply.data["output_places"])
+            trial.call_places = from_data(dict[str, Place], reply.data["call_places"])
             trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
             trial.profile = list(reply.data["profile"])
             trial.environment["generated_hash"] = str(reply.data["generated_hash"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, ChildTimeout
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Modelled, Timing, Verdict
-from coda_synth.evaluator.facts import TaskFacts
+from coda_synth.evaluator.facts import Place, TaskFacts
 
 
 class StageFailed(Exception):
@@ -41,6 +41,8 @@ class Trial:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    output_places: Mapping[str, Place] = field(default_factory=dict)
+    call_places: Mapping[str, Place] = field(default_factory=dict)
 
     @contextmanager
     def entering(self, stage: str) -> Iterator[None]:
@@ -59,6 +61,8 @@ class Trial:
     def failed(self, error: Exception) -> Evaluation:
         """The one place where what a stage raised becomes a verdict."""
         verdict, diagnostics = _verdict_of(error, self.stage)
+        if isinstance(error, ChildRaised) and (place := self.call_places.get(str(error.raised.detail.get("call")))):
+            diagnostics = (located(diagnostics[0], place, f"it is of {place}"),)
         return self._evaluation(verdict, (*diagnostics, *self.diagnostics))
 
     def _evaluation(self, verdict: Verdict, diagnostics: tuple[Diagnostic, ...]) -> Evaluation:
@@ -77,6 +81,11 @@ class Trial:
             environment=self.environment,
             seconds=self.seconds,
         )
+
+
+def located(said: Diagnostic, place: Place, words: str) -> Diagnostic:
+    """The same with a place in the candidate's text, in figures and in words."""
+    return replace(said, message=f"{said.message}\n{words}", line=place.line, column=place.column)
 
 
 def _verdict_of(error: Exception, stage: str) -> tuple[Verdict, tuple[Diagnostic, ...]]:

@@ -23,13 +23,14 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
 from coda_synth.evaluator import baselines
 from coda_synth.evaluator.buffers import fingerprint
-from coda_synth.evaluator.channel import Message, serve
+from coda_synth.evaluator.channel import Answerable, Message, serve
 from coda_synth.evaluator.execution import Bound, bind, run_checked
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.inputs import Inputs, exact, make_inputs
 from coda_synth.evaluator.measure import measure, shift
 from coda_synth.evaluator.parts import parts
+from coda_synth.evaluator.places import raised_in
 from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.race import Clock, WallClock
 from coda_synth.evaluator.serial import from_data, to_data
@@ -88,7 +89,11 @@ def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:
 def _execute(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """One case through the generated code: the outputs, and the faults that the judge's memory shows."""
     bound, _ = _in_place(data)
-    faults = run_checked(bound)
+    try:
+        faults = run_checked(bound)
+    except Exception as error:  # told with the call whose code it was
+        call = raised_in(bound.generated, str(bound.module.__file__), error)
+        raise Answerable(str(error), {"call": call}) from error
     bits = {name: fingerprint(value) for name, value in bound.outputs().items()}
     answer = _outputs(bound.outputs(), from_data(Case, data["case"]), from_data(TaskFacts, data["facts"]))
     return Message({**answer.data, "faults": faults, "form": bound.generated.form, "bits": bits}, answer.blobs)

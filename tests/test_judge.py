@@ -71,6 +71,8 @@ def test_a_wrong_program_is_incorrect_and_told_where(judge, what):
     assert evaluation.verdict is Verdict.INCORRECT, evaluation.diagnostics
     said = evaluation.diagnostics[0].message
     assert "seed " in said and "allowed error" in said or "not finite" in said
+    place = evaluation.diagnostics[0]
+    assert place.line > 0 and place.column > 0 and f"returns it in line {place.line}, column {place.column}" in said
     assert not evaluation.checks[-1].passed
 
 
@@ -102,6 +104,7 @@ def test_a_schedule_over_the_shared_memory_is_told_what_fits(judge):
     evaluation = judged(judge, "linear_swiglu", schedules=wide)
     assert evaluation.verdict is Verdict.BUILD_ERROR and evaluation.diagnostics[0].rule == "OverShared"
     assert "232,448" in evaluation.diagnostics[0].message and "stages=4" in evaluation.diagnostics[0].message
+    assert "it is of the call a in line" in evaluation.diagnostics[0].message and evaluation.diagnostics[0].line > 0
     fits = judged(judge, "linear_swiglu", schedules={"a": replace(wide["a"], stages=4)})
     assert fits.verdict is Verdict.PASSED
 
