@@ -21,6 +21,7 @@ from coda_synth.evaluator.signature import signature as signature_of
 from coda_synth.runs.export_api import Surface, api_text
 from coda_synth.runs.export_kernels import Kernels, every_form
 from coda_synth.runs.export_reference import draws_text, interpreter_text, reference_text
+from coda_synth.runs.receipt import receipt_data
 from coda_synth.tasks.spec import TaskSpec
 
 import coda_synth
@@ -98,15 +99,13 @@ def _kernels(
 
 
 def _receipt(task: TaskSpec, candidate: Candidate, evaluation: Evaluation, kernels: Kernels) -> dict[str, Any]:
-    """Everything that it takes to repeat the judgement."""
+    """The receipt that `coda-synth regrade` takes, and what of the export it does not hold."""
     return {
-        "made_by": f"coda-synth {coda_synth.__version__}",
+        **receipt_data(candidate, evaluation),
         "versions": {name: _version(name) for name in ("torch", "triton", "numpy")},
         "task": task.name,
-        "candidate": to_data(candidate) | {"id": candidate.id},
         "schedules": to_data(kernels.descriptor.schedules),
         "fixed_sizes": dict(kernels.fixed),
-        "evaluation": to_data(evaluation),
     }
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from coda_synth.evaluator.evaluation import Candidate, Timing, Verdict
 from coda_synth.evaluator.judge import Judge
+from coda_synth.runs.export import write
 from coda_synth.runs.receipt import Receipt, ReceiptError, compare, read_receipt, receipt_data
-from coda_synth.tasks.catalog import worked_candidate
+from coda_synth.tasks.catalog import task, worked_candidate
 
 from tests.test_cli import LINEAR_SWIGLU, cli, refused
 
@@ -44,6 +45,15 @@ def test_the_same_seed_repeats_it_to_the_bit(judge: Judge, receipt: Receipt) -> 
     assert [c.error_ratio for c in again.checks] == [c.error_ratio for c in receipt.evaluation.checks]
     found = compare(receipt.evaluation, again)
     assert found.holds and found.notes == ()
+
+
+def test_an_exports_receipt_is_one_and_is_regraded(receipt: Receipt, tmp_path: Path) -> None:
+    package = write(task(NAME), receipt.candidate, receipt.evaluation, tmp_path / "out")
+    file = tmp_path / "out" / "src" / package / "receipt.json"
+    found = read_receipt(file)
+    assert (found.candidate, found.evaluation) == (receipt.candidate, receipt.evaluation)
+    done = cli("regrade", str(file), "--device", "cpu", "--json", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)["holds"] is True, done.stderr
 
 
 def test_what_was_changed_is_found(receipt: Receipt) -> None:
