@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from coda_synth.agent.cli_failure import Exit
 from coda_synth.agent.cli_tasks import known_task
@@ -15,7 +16,7 @@ def lint(args: argparse.Namespace) -> Exit:
     from coda_synth.evaluator.judge import Judge
     from coda_synth.tasks.catalog import task
 
-    reports = []
+    reports: list[dict[str, Any]] = []
     with progress(args) as screen, Judge(device="cpu") as judge:
         for name in names:
             for dtype in task(name).dtypes:

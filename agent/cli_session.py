@@ -14,8 +14,7 @@ from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
 
 if TYPE_CHECKING:
-    from coda_synth.agent.cli_view import Progress
-    from coda_synth.agent.events import Event
+    from coda_synth.agent.cli_live import Watch
     from coda_synth.agent.loop import Outcome, Settings
     from coda_synth.agent.provider import Provider
     from coda_synth.evaluator.evaluation import Candidate, Evaluation
@@ -101,9 +100,14 @@ class JudgeOnDemand:
         _ = self._judge
 
     def evaluate(
-        self, candidate: Candidate, *, measure: bool = True, on_stage: Callable[[str], None] | None = None
+        self,
+        candidate: Candidate,
+        *,
+        seed: int | None = None,
+        measure: bool = True,
+        on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
-        return self._judge.evaluate(candidate, measure=measure, on_stage=on_stage)
+        return self._judge.evaluate(candidate, seed=seed, measure=measure, on_stage=on_stage)
 
     def trace(self, task: str) -> Graph:
         return self._judge.trace(task)
@@ -126,19 +130,18 @@ def session(
     args: argparse.Namespace, writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config
 ) -> dict[str, Any]:
     """Works on a run until it stops, shows how, and gives that as data. The record is whole whatever happens."""
-    from coda_synth.agent.cli_view import console, progress
+    from coda_synth.agent.cli_live import watching
+    from coda_synth.agent.cli_view import console
 
     try:
-        with progress(args) as screen:
-            outcome = _run(writer, provider, judge, settings, screen)
+        with watching(args, writer, loop_settings(settings).budget) as watch:
+            outcome = _run(writer, provider, judge, settings, watch)
         return _end(args, writer, outcome, console())
     finally:
         writer.close()
 
 
-def _run(
-    writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config, screen: Progress
-) -> Outcome:
+def _run(writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config, watch: Watch) -> Outcome:
     from coda_synth.agent.lessons import LessonsError, learn, load, told
     from coda_synth.agent.loop import synthesize
     from coda_synth.agent.provider import ProviderError
@@ -150,32 +153,14 @@ def _run(
     name, root = writer.run.task, writer.folder.parent
     if settings.provider != "exchange":
         judge.start()
-    screen.say(f"{name}: starting")
     try:
         known = told(load(root), name, device(settings.target).name)
-        outcome = synthesize(
-            task(name), provider, judge, writer, loop_settings(settings, known), lambda e: _show(e, name, screen)
-        )
+        outcome = synthesize(task(name), provider, judge, writer, loop_settings(settings, known), watch.tell)
         learn(root, writer.run, outcome.attempts)
         return outcome
     except (ProviderError, JudgeError, StoreError, LessonsError) as error:
         told_where = f"the record up to there: {writer.folder}; `coda-synth resume {writer.run.id}` goes on with it"
         raise Failure(f"{error} ({told_where})", Exit.ENVIRONMENT) from error
-
-
-def _show(event: Event, task: str, screen: Progress) -> None:
-    from coda_synth.agent.cli_view import time_text
-    from coda_synth.agent.events import StageReached, StepStarted
-    from coda_synth.runs.report import attempt_row
-
-    if isinstance(event, StepStarted):
-        screen.say(f"{task}, step {event.step}, at most {event.attempts} attempts: the author is writing")
-    elif isinstance(event, StageReached):
-        screen.say(f"{task}, step {event.step}, candidate {event.candidate}: {event.stage}")
-    else:
-        row = attempt_row(event.attempt)
-        lead = ", the best so far" if event.leads else ""
-        screen.keep(f"{task}, step {row.step}: {row.result}, {time_text(row.time_ms, row.measured)}{lead}")
 
 
 def _end(args: argparse.Namespace, writer: RunWriter, outcome: Outcome, screen: Any) -> dict[str, Any]:

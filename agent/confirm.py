@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
-from coda_synth.evaluator.judge import Judge
 from coda_synth.runs.ranking import best, rank_key
 from coda_synth.runs.record import Attempt
+
+if TYPE_CHECKING:
+    from coda_synth.agent.loop import Judge
 
 _OTHER = 1_000_003  # from a seed to another one, which a repeated run repeats
 

@@ -45,7 +45,12 @@ class Judge(Protocol):
     """What the loop needs of the judge."""
 
     def evaluate(
-        self, candidate: Candidate, *, measure: bool = True, on_stage: Callable[[str], None] | None = None
+        self,
+        candidate: Candidate,
+        *,
+        seed: int | None = None,
+        measure: bool = True,
+        on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation: ...
 
     def trace(self, task: str) -> Graph: ...

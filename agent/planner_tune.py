@@ -88,7 +88,7 @@ def _stop_where_schedules_do_not_matter(judged: list[Attempt], base: Attempt) ->
 
 # -- where to go from there
 
-Move = tuple[str, dict[str, Hint], str]
+Move = tuple[str, Mapping[str, Hint], str]
 
 
 def _moves(base: Attempt, kernels: tuple[str, ...], hints: Hints) -> Iterator[Move]:
@@ -158,7 +158,8 @@ def _neighbours(kernels: tuple[str, ...], now: Mapping[str, Schedule]) -> Iterat
 
 def _tile(s: Schedule, block_m: int, block_n: int) -> dict[str, Hint]:
     """A tile, with slices no wider than it."""
-    return {"block_m": block_m, "block_n": block_n} | ({"slice_n": block_n} if s.slice_n > block_n else {})
+    narrower: dict[str, Hint] = {"slice_n": block_n} if s.slice_n > block_n else {}
+    return {"block_m": block_m, "block_n": block_n, **narrower}
 
 
 def _changed(hints: Hints, kernel: str, change: Mapping[str, Hint]) -> dict[str, dict[str, Hint]] | None:

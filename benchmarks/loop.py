@@ -102,7 +102,12 @@ class Quick:
     spent: float = 0.0
 
     def evaluate(
-        self, candidate: Candidate, *, measure: bool = True, on_stage: Callable[[str], None] | None = None
+        self,
+        candidate: Candidate,
+        *,
+        seed: int | None = None,
+        measure: bool = True,
+        on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
         started = time.perf_counter()
         self.asked += 1

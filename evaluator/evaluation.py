@@ -1,4 +1,4 @@
-"""The result of judging one candidate, as data. Which fields exist follows from the verdict, and the type enforces it."""
+"""The result of judging one candidate, as data. The verdict says which fields exist, and the type enforces it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(kind: Any, data: Any, where: str = "value") -> Any:
-    """The inverse of to_data for the annotated type `kind`. Unknown keys are ignored, so older code reads newer runs."""
+    """The inverse of to_data for the annotated type `kind`. Unknown keys are ignored: older code reads newer runs."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind in (Any, object):
         return data

@@ -23,7 +23,8 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 def swiglu(z: torch.Tensor) -> torch.Tensor:
     gate, up = z.unflatten(-1, (-1, 2)).unbind(-1)
-    return F.silu(gate) * up
+    act: torch.Tensor = F.silu(gate) * up
+    return act
 
 
 def row_mean(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor, d: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """RMSNorm, then a linear layer, where no GEMM before it can carry the norm's sum of squares.
 
-So pointwise passes over x are the expected answer: one leaves the sums, one stores the normalised operand. (The GEMM can
-apply the row's scale instead, for one pass fewer and a rounding that rows of one spike feel: docs/numerics.md.)
+So pointwise passes over x are the expected answer: one leaves the sums, one stores the normalised operand. (The GEMM
+can apply the row's scale instead, for one pass fewer and a rounding that rows of one spike feel: docs/numerics.md.)
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from coda_synth.tasks.spec import Sizes, TaskInput, TaskOutput, TaskSpec, Tensor
 
 def swiglu(z: torch.Tensor) -> torch.Tensor:
     gate, up = z.unflatten(-1, (-1, 2)).unbind(-1)
-    return F.silu(gate) * up
+    act: torch.Tensor = F.silu(gate) * up
+    return act
 
 
 def reference(e: torch.Tensor, w_down: torch.Tensor, z: torch.Tensor) -> Tensors:

@@ -46,7 +46,12 @@ class ReadingJudge:
     during: Callable[[Candidate], None] = lambda candidate: None
 
     def evaluate(
-        self, candidate: Candidate, *, measure: bool = True, on_stage: Callable[[str], None] | None = None
+        self,
+        candidate: Candidate,
+        *,
+        seed: int | None = None,
+        measure: bool = True,
+        on_stage: Callable[[str], None] | None = None,
     ) -> Evaluation:
         self.asked.append(candidate.id)
         if on_stage:
@@ -388,3 +393,13 @@ def test_no_key_reaches_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_outcome_says_its_reason() -> None:
     assert Outcome((), None, Stop.MINUTES).reason == "minutes used"
+
+
+def test_a_new_measured_best_can_be_judged_again_by_the_command_lines_judge() -> None:
+    """Confirmation asks for a seed of its own (agent/confirm.py)."""
+    from coda_synth.agent.cli_session import JudgeOnDemand
+    from coda_synth.agent.config import Config
+
+    with JudgeOnDemand(Config(device="cpu")) as judge:
+        found = judge.evaluate(Candidate(TASK.name, LOOPING), seed=11, measure=False)
+    assert (found.verdict, found.seed) == (Verdict.REJECTED, 11)
