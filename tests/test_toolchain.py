@@ -23,9 +23,9 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
         yield  # type: ignore[misc]
 
 
-def lowered(name: str, form: str) -> Generated:
+def lowered(name: str, form: str, **more: int) -> Generated:
     spec, sig = task(name), signature(task(name))
-    return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form=form)
+    return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form=form, **more)
 
 
 @pytest.mark.parametrize("form", ["descriptor", "hopper"])
@@ -57,6 +57,16 @@ def test_every_task_builds_everywhere(name: str, form: str) -> None:
 def test_pointer_form_builds_for_other_targets(target: str) -> None:
     for resources in build(lowered("residual_rmsnorm_swiglu", "pointer"), target):
         assert resources.registers > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("linear_rope", "residual_rmsnorm") else pytest.param(n, marks=pytest.mark.slow) for n in task_names()],
+)
+def test_default_schedules_fit_the_shared_memory_that_lowering_is_told(name: str) -> None:
+    """gfx942 has 64 KiB a block."""
+    made = lowered(name, "pointer", shared_bytes=65536)
+    assert all(resources.shared_bytes <= 65536 for resources in build(made, "gfx942"))
 
 
 def test_compiler_errors_name_the_kernel() -> None:
