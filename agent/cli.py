@@ -8,8 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import NoReturn
 
-from coda_synth.agent.cli_failure import Exit, as_failure
+from coda_synth.agent.cli_failure import Exit, Failure, as_failure
+from coda_synth.agent.cli_signals import one_interrupt
 from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS, STRATEGIES
 
 from coda_synth import __version__
@@ -22,29 +24,50 @@ _EXITS = """exit codes:
   4    a run waits for its author's reply; its record is whole
   70   a fault of coda-synth itself; the message says where the details are
   130  interrupted
+  141  the reader of the output went away, as in `| head`
+With several tasks or runs: 130 if interrupted, else 4 if one waits, else 1 if one did not pass, else 0.
 settings: coda-synth.toml or [tool.coda-synth] in pyproject.toml, then CODA_SYNTH_<NAME>, then the options."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments as every other failure is said: one line, or one JSON document."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Failure(f"{message}; `{self.prog} --help` lists what there is")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code; no exception leaves it but argparse's own exit."""
-    args = _parser().parse_args(argv)
+    """Runs one command and gives its exit code; no exception leaves it but SystemExit, after --help and --version."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    as_json = "--json" in given
+    with one_interrupt():
+        try:
+            code = _run(given)
+            sys.stdout.flush()  # a reader who went away is noticed here, not at the interpreter's end
+            return code
+        except KeyboardInterrupt:
+            return _ended(Failure("interrupted", Exit.INTERRUPTED), as_json)
+        except BrokenPipeError:  # the reader went away, as in `| head`; keep the interpreter's end from flushing again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.READER_GONE
+        except Exception as error:
+            return _ended(as_failure(error), as_json)
+
+
+def _run(given: Sequence[str]) -> int:
+    parser = _parser()
+    args = parser.parse_args(given)
     if args.command is None:
-        _parser().print_help()
+        parser.print_help()
         return Exit.OK
-    try:
-        return int(_body(args.body)(args))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader went away, as in `| head`; leave quietly, and keep exit from flushing again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
-    except Exception as error:
-        failure = as_failure(error)
-        if getattr(args, "json", False):
-            print(json.dumps({"error": str(failure), "exit": int(failure.code)}))
-        print(f"coda-synth: {failure}", file=sys.stderr)
-        return failure.code
+    return int(_body(args.body)(args))
+
+
+def _ended(failure: Failure, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": str(failure), "exit": int(failure.code)}), flush=True)
+    print(f"coda-synth: {failure}", file=sys.stderr)
+    return failure.code
 
 
 def _body(place: str) -> Callable[[argparse.Namespace], Exit]:
@@ -54,7 +77,7 @@ def _body(place: str) -> Callable[[argparse.Namespace], Exit]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="coda-synth",
         description="Fast GPU kernels for Transformers: a task goes in, a judged and ranked kernel comes out.",
         epilog=_EXITS,

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     WAITING = 4  # a run waits for a reply; its record is whole
     INTERNAL = 70  # a fault of ours
     INTERRUPTED = 130
+    READER_GONE = 141  # as a process that the signal SIGPIPE ended
 
 
 class Failure(Exception):
@@ -43,14 +44,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def as_failure(error: Exception) -> Failure:
     """The one place where exceptions become messages and exit codes."""
     from coda_synth.agent.config import ConfigError
-    from coda_synth.agent.provider import ProviderError
+    from coda_synth.agent.provider import BadOption, ProviderError
     from coda_synth.coda_api.schedule import ScheduleError
     from coda_synth.evaluator.child import JudgeError
     from coda_synth.runs.store import StoreError, UnknownRun
 
     if isinstance(error, Failure):
         return error
-    if isinstance(error, (ConfigError, ScheduleError, UnknownRun)):
+    if isinstance(error, (ConfigError, BadOption, ScheduleError, UnknownRun)):
         return Failure(str(error), Exit.USAGE)
     if isinstance(error, (JudgeError, ProviderError, StoreError)):
         return Failure(str(error), Exit.ENVIRONMENT)

@@ -21,11 +21,18 @@ from rich.text import Text
 PIPED_WIDTH = 140  # a file or a pipe has no width of its own
 
 
+class _Console(Console):
+    """Where the reader has gone away, the command line decides what that means."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError in hand
+
+
 def console(stderr: bool = False) -> Console:
     """stdout for results, stderr for progress; colours follow the terminal and NO_COLOR, the width also COLUMNS."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-    return Console(file=stream, width=width, highlight=False, emoji=False)
+    return _Console(file=stream, width=width, highlight=False, emoji=False)
 
 
 def print_json(data: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from coda_synth.agent import models, retry
 from coda_synth.agent.openai_provider import load_sdk
-from coda_synth.agent.provider import Options, Prompt, ProviderError, Reply, Request, checked_url
+from coda_synth.agent.provider import BadOption, Options, Prompt, ProviderError, Reply, Request, checked_url
 from coda_synth.runs.record import Usage
 
 KEY = "CODA_SYNTH_API_KEY"
@@ -36,12 +36,12 @@ class OpenAICompatible:
     by_prompt = True
 
     def __init__(self, options: Options) -> None:
-        """Raises ProviderError without an address or a model; loads no SDK yet."""
+        """Raises BadOption without an address or a model; loads no SDK yet."""
         self._base_url = checked_url(options.base_url)
         if not self._base_url:
-            raise ProviderError("openai-compatible needs the server's address: --base-url http://localhost:8000/v1")
+            raise BadOption("openai-compatible needs the server's address: --base-url http://localhost:8000/v1")
         if not options.model:
-            raise ProviderError("openai-compatible needs --model: the name under which the server offers its model")
+            raise BadOption("openai-compatible needs --model: the name under which the server offers its model")
         self._key = os.environ.get(KEY, "").strip() or "none"  # the SDK wants one even where the server does not
         self._options = options
         self.model = options.model

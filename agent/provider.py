@@ -19,6 +19,10 @@ class ProviderError(Exception):
     """
 
 
+class BadOption(ProviderError):
+    """An option of the author is missing or cannot be: an address that is none, no model, nothing to replay."""
+
+
 class PromptTooLong(ProviderError):
     """The prompt does not fit into the model's window; a shorter one may."""
 
@@ -120,9 +124,9 @@ def required_key(variable: str, provider: str) -> str:
 
 
 def checked_url(url: str) -> str:
-    """The address without a trailing slash; raises ProviderError where it is none, or holds a secret."""
+    """The address without a trailing slash; raises BadOption where it is none, or holds a secret."""
     if url and not url.startswith(("http://", "https://")):
-        raise ProviderError(f"{url!r} is no address of a service: it must start with http:// or https://")
+        raise BadOption(f"{url!r} is no address of a service: it must start with http:// or https://")
     if "@" in url.partition("://")[2].partition("/")[0]:  # the address goes into the record, a key must not
-        raise ProviderError("the service's address must not hold a name or a key; put the key into its variable")
+        raise BadOption("the service's address must not hold a name or a key; put the key into its variable")
     return url.rstrip("/")

@@ -6,15 +6,15 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coda_synth.agent.provider import Options, Provider, ProviderError
+from coda_synth.agent.provider import BadOption, Options, Provider
 
 
 def make(name: str, options: Options) -> Provider:
-    """The provider, ready for its first request; raises ProviderError (unknown name, no key, nothing to replay)."""
+    """The provider, ready for its first request; raises ProviderError (no key) or BadOption."""
     if name not in PROVIDERS:
         near = difflib.get_close_matches(name, PROVIDERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PROVIDERS)}"
-        raise ProviderError(f"there is no provider {name!r}; {hint}")
+        raise BadOption(f"there is no provider {name!r}; {hint}")
     return PROVIDERS[name](options)
 
 
@@ -42,7 +42,7 @@ def _scripted(options: Options) -> Provider:
     from coda_synth.agent.scripted import Scripted
 
     if options.replies is None:
-        raise ProviderError("the provider scripted needs the replies that it replays: --replies PATH")
+        raise BadOption("the provider scripted needs the replies that it replays: --replies PATH")
     return Scripted(options.replies)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coda_synth.agent.provider import ProviderError, Reply, Request
+from coda_synth.agent.provider import BadOption, Reply, Request
 
 SEPARATOR = "=== reply"
 
@@ -20,7 +20,7 @@ class Scripted:
     by_prompt = True
 
     def __init__(self, path: Path) -> None:
-        """Raises ProviderError where there is nothing to replay."""
+        """Raises BadOption where there is nothing to replay."""
         self.model = path.name
         self._replies = _replies(path)
 
@@ -41,9 +41,9 @@ def _replies(path: Path) -> tuple[str, ...]:
             replies = tuple(filter(str.strip, _split(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ProviderError(f"the replies in {path} cannot be read: {reason}") from None
+        raise BadOption(f"the replies in {path} cannot be read: {reason}") from None
     if not replies:
-        raise ProviderError(
+        raise BadOption(
             f"{path} holds no replies: a folder of *.md and *.coda files, or a file with `{SEPARATOR}` lines"
         )
     return replies
