@@ -92,7 +92,7 @@ class _Fault(TorchDispatchMode):
         if isinstance(out, torch.Tensor) and out.is_floating_point():
             for said, make in (*_ways(func, args, out), *self._earlier(func, args, kwargs)):
                 if self.seen == self.chosen:
-                    self.said = f"{said}, in `{self._line()}`"
+                    self.said = f"{said}, in `{self._place()}`"
                     out = make()
                 self.seen += 1
         if func is _aten.add.Tensor:
@@ -109,11 +109,18 @@ class _Fault(TorchDispatchMode):
                         again = functools.partial(func, *other, **(kwargs or {}))
                         yield f"{_name(func)} sees a value before an addition", again
 
-    def _line(self) -> str:
+    def _place(self) -> str:
+        """The expression of the reference that is at work: a line may hold two multiplications."""
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        name = frame.f_code.co_filename
+        positions = itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+        first, last, start, end = next(positions, (None, None, None, None))
+        line = linecache.getline(name, frame.f_lineno)
+        if first is None or first != last or start is None or end is None:
+            return line.strip()  # an expression of several lines is told by the one at work
+        return linecache.getline(name, first).encode()[start:end].decode(errors="replace").strip()
 
 
 def _name(func: Any) -> str:

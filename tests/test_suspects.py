@@ -19,12 +19,13 @@ from benchmarks.simulated import Simulated, judged_here, symptoms, told
 
 EXACT = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 NAMED = {
-    "the rescale is missing": "the second factor is left out, in `return (wide * scale)",
+    "the rescale is missing": "the second factor is left out, in `wide * scale`",
+    "the gain is missing": "the second factor is left out, in `(wide * scale).to(x.dtype) * gamma`",
     "gate and up are swapped": "w_gate and w_up are exchanged",
-    "the residual has the wrong sign": "the first addend has the other sign, in `x = x + F.linear(y, w_o)`",
+    "the residual has the wrong sign": "the first addend has the other sign, in `x + F.linear(y, w_o)`",
     "a stale statistic": "pow sees a value before an addition",
     "the mean is a sum": "a sum stands for the mean",
-    "eps is missing": "the second addend is left out, in `scale = torch.rsqrt(",
+    "eps is missing": "the second addend is left out, in `wide.pow(2).mean(-1, keepdim=True) + eps`",
     "no activation": "silu is left out",
     "frequencies in radians, not turns": "a product is 2 pi times too large",
     "the bias is missing": "the bias is left out",
