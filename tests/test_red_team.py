@@ -6,10 +6,11 @@ data cannot even try, the lowering is compromised (tests/compromised_worker.py) 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -156,14 +157,14 @@ def attacked(judge: Judge, attack: str, name: str = "linear_residual", *, seed: 
 
 INCORRECT, CRASHED = Verdict.INCORRECT, Verdict.CRASHED
 
-# entry and attack: the verdict, and words of the reason
+# entry and attack: the verdict, and the reason's words as a pattern
 CAUGHT: dict[tuple[int, str], tuple[Verdict, str]] = {
     (1, "does nothing"): (INCORRECT, "not finite"),
     (1, "returns its last output"): (INCORRECT, "too far off"),
     (2, "zeroes its inputs"): (INCORRECT, "changes its input"),
     (2, "zeroes inputs and output"): (INCORRECT, "changes its input"),
     (2, "adds to an input in place"): (INCORRECT, "changes its input 'x'"),
-    (3, "answers its first call alone"): (INCORRECT, "not finite"),
+    (3, "answers its first call alone"): (INCORRECT, "not finite|different bits"),  # as memory is given out
     (5, "prepares once"): (INCORRECT, "too far off"),
     (13, "constant output"): (INCORRECT, "too far off"),
     (14, "zeros"): (INCORRECT, "too far off"),
@@ -200,18 +201,35 @@ CAUGHT: dict[tuple[int, str], tuple[Verdict, str]] = {
 }
 
 
-@pytest.mark.parametrize(("entry", "attack"), CAUGHT)
+# Ways to die that are like others which the short run has; each costs the start of a child.
+SLOW = (
+    "sys.exit",
+    "sys.exit when loaded",
+    "closes the channel",
+    "claims an endless answer",
+    "segfault",  # in the short run with what comes after it: test_59
+    "forges an answer",  # so is this
+    "a grandchild eats memory",
+    "shared memory",
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "attack"), [pytest.param(*key, marks=[pytest.mark.slow] * (key[1] in SLOW)) for key in CAUGHT]
+)
 def test_caught(judge: Judge, entry: int, attack: str) -> None:
     verdict, words = CAUGHT[entry, attack]
     found = attacked(judge, attack, "linear_swiglu" if attack == "prepares once" else "linear_residual")
     said = " ".join(d.message for d in found.diagnostics)
-    assert found.verdict is verdict and words in said, (found.verdict, said)
+    assert found.verdict is verdict and re.search(words, said), (found.verdict, said)
     assert found.timings == ()
 
 
 @pytest.mark.parametrize("attack", ["forges an answer", "segfault", "floods stdout without end", "zeroes its inputs"])
 def test_59_the_next_candidate_does_not_notice(judge: Judge, attack: str) -> None:
-    attacked(judge, attack)
+    verdict, words = next(expected for (_, name), expected in CAUGHT.items() if name == attack)
+    before = attacked(judge, attack)
+    assert before.verdict is verdict and re.search(words, before.diagnostics[0].message), before.diagnostics
     honest = attacked(judge, "none", seed=5)
     assert honest.verdict is Verdict.PASSED, honest.diagnostics
     assert [c.error_ratio for c in attacked(judge, "none", seed=5).checks] == [c.error_ratio for c in honest.checks]
@@ -417,23 +435,22 @@ def test_34_a_ratio_names_its_baseline() -> None:
     assert timing.ratio("eager") == 1.5 and timing.ratio("compile") is None
 
 
-def test_37_one_lock_a_gpu_across_processes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    taken = context.Event()
-    other = context.Process(target=_hold_the_lock, args=(taken,))
-    other.start()
-    assert taken.wait(60)
+def test_37_one_lock_a_gpu_across_processes() -> None:
+    program = """if True:
+        import time
+        from coda_synth.evaluator.gpu import gpu_lock
+        with gpu_lock("red-team-test"):
+            print("taken", flush=True)
+            time.sleep(0.6)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+    assert other.stdout is not None and other.stdout.readline() == "taken\n"
     start = time.monotonic()
     with gpu_lock("red-team-test"):
         waited = time.monotonic() - start
-    other.join()
+    other.communicate()
     assert waited > 0.3
-
-
-def _hold_the_lock(taken: multiprocessing.synchronize.Event) -> None:
-    with gpu_lock("red-team-test"):
-        taken.set()
-        time.sleep(0.6)
 
 
 def test_39_a_tracer_that_sees_nothing_is_said_and_the_timer_is_named(judge: Judge) -> None:
@@ -522,9 +539,8 @@ def test_68_a_lucky_time_is_measured_again_before_it_leads() -> None:
     assert wrong.verdict is INCORRECT and wrong.timings == ()
 
 
-def test_69_a_seed_that_was_told_is_never_used_again() -> None:
-    with Judge(device="cpu") as fresh:
-        found = [fresh.evaluate(Candidate("linear_residual", BASE.replace("+ x", "- x"))) for _ in range(3)]
+def test_69_a_seed_that_was_told_is_never_used_again(judge: Judge) -> None:
+    found = [judge.evaluate(Candidate("linear_residual", BASE.replace("+ x", "- x"))) for _ in range(3)]
     assert len({e.seed for e in found}) == 3
     assert str(found[0].seed) in found[0].diagnostics[0].message  # told, so that its author can replay it
 
