@@ -66,7 +66,8 @@ def choose(history: History) -> Choice:
 
 
 def beam(history: History, coming: int = 0) -> Choice:
-    """PARENTS programs written apart; then, round by round, CHILDREN of each of the best PARENTS, each with a hint.
+    """PARENTS programs written apart; then, round by round, CHILDREN of each of the best PARENTS, each with a hint;
+    a round that begins before anything passed mends instead.
 
     coming: so many more were asked for, whose end is not known yet.
     """
@@ -189,10 +190,8 @@ def _leads_measured(attempt: Attempt, history: History) -> bool:
 
 
 def _parents(asked: list[Attempt]) -> list[Attempt]:
-    """The best, and where too few passed the latest that did not: they can be mended."""
-    passed = list(ranked(asked))[:PARENTS]
-    failed = [a for a in reversed(asked) if a.evaluation and a.evaluation.verdict is not Verdict.PASSED]
-    return (passed + failed)[:PARENTS]
+    """The best that passed. Where none did there are none: three ways to mend one program are two too many."""
+    return list(ranked(asked))[:PARENTS]
 
 
 def _failures_at_the_end(judged: list[Attempt]) -> int:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import random
+import re
 import statistics
 import tempfile
 import time
@@ -40,6 +41,7 @@ from benchmarks.simulated import Simulated, judged_here, mended_by_edit, symptom
 TAUGHT, SEEDS = 1000, (1, 2, 3)
 RUNS, ATTEMPTS = 20, 12
 STRATEGIES = ("refine", "beam", "best-of-n")
+_SHOWN = re.compile(r"^## Your last program \((\w+)\)", re.MULTILINE)
 TILES = ((128, 256), (128, 128), (256, 128), (64, 256))
 
 
@@ -68,9 +70,10 @@ class Erring:
     tried: dict[frozenset[str], set[str]] = field(default_factory=dict)  # repairs that did not help there
 
     def propose(self, request: Request) -> Reply:
-        last = next((a for a in reversed(request.attempts) if a.evaluation and a.candidate), None)
-        shown = "# What was tried" in request.prompt.user  # a strategy may hide the history
-        if last is None or not shown or last.candidate is None or last.evaluation is None:
+        shown = _SHOWN.search(request.prompt.user)  # a strategy may hide the history, or show an earlier program
+        judged = [a for a in request.attempts if a.evaluation and a.candidate]
+        last = next((a for a in judged if shown and a.candidate and a.candidate.id == shown[1]), None)
+        if last is None or last.candidate is None or last.evaluation is None:
             return self._say(frozenset(self.random.sample([m.name for m in _OF_BLOCK], 2)))
         mistakes = self.texts[last.candidate.source]
         if last.evaluation.verdict is Verdict.PASSED:

@@ -162,13 +162,17 @@ def _ways(func: Any, args: tuple[Any, ...], out: torch.Tensor) -> list[Way]:
     return []
 
 
+def _like(kept: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return kept.to(out.dtype).expand_as(out).clone()
+
+
 def _binary(name: str, args: tuple[Any, ...], out: torch.Tensor) -> list[Way]:
     one, two = args[:2]
     ways: list[Way] = []
     for kept, left in ((one, "second"), (two, "first")):
         if isinstance(kept, torch.Tensor):
             what = "addend" if name in ("add", "sub") else "factor"
-            ways.append((f"the {left} {what} is left out", lambda k=kept: k.to(out.dtype).expand_as(out).clone()))
+            ways.append((f"the {left} {what} is left out", functools.partial(_like, kept, out)))
     if name in ("add", "sub"):
         ways.append(("the second addend has the other sign", lambda: one - two if name == "add" else one + two))
         ways.append(("the first addend has the other sign", lambda: two - one if name == "add" else -one - two))
@@ -177,7 +181,7 @@ def _binary(name: str, args: tuple[Any, ...], out: torch.Tensor) -> list[Way]:
         ways.append(("the second factor is applied twice", again))
         ways.append(("the first factor is applied twice", lambda: out * one))
         for factor, said in ((2 * math.pi, "2 pi"), (0.5 / math.pi, "1 / (2 pi)"), (2.0, "2"), (0.5, "1 / 2")):
-            ways.append((f"a product is {said} times too large", lambda f=factor: out * f))
+            ways.append((f"a product is {said} times too large", functools.partial(torch.mul, out, factor)))
     return ways
 
 
