@@ -21,8 +21,8 @@ STATES: dict[str, tuple[tuple[str, str], ...]] = {
     "pick": (("picked", "0.0"),),
 }
 _NEUTRAL = {"tile_sum": "0.0", "tile_max": 'float("-inf")', "tile_min": 'float("inf")'}
-_REDUCE = {"tile_sum": "tl.sum", "tile_max": "tl.max", "tile_min": "tl.min"}
-_MERGE = {"tile_sum": "{0} + {1}", "tile_max": "tl.maximum({0}, {1})", "tile_min": "tl.minimum({0}, {1})"}
+_REDUCE = {"tile_sum": "tl.sum", "tile_max": "reduce_max", "tile_min": "reduce_min"}
+_MERGE = {"tile_sum": "{0} + {1}", "tile_max": "maximum({0}, {1})", "tile_min": "minimum({0}, {1})"}
 
 
 class Epilogue:

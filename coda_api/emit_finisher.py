@@ -18,9 +18,9 @@ TILES = 32  # partials read at once
 
 _TOTALS = {
     "total_sum": ("0.0", "{0} + tl.sum({1}, 0)"),
-    "total_max": ('float("-inf")', "tl.maximum({0}, tl.max({1}, 0))"),
+    "total_max": ('float("-inf")', "maximum({0}, reduce_max({1}, 0))"),
 }
-_TOTALS["total_min"] = ('float("inf")', "tl.minimum({0}, tl.min({1}, 0))")
+_TOTALS["total_min"] = ('float("inf")', "minimum({0}, reduce_min({1}, 0))")
 
 
 def emit_finisher(

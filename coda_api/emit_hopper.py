@@ -94,7 +94,7 @@ class _HopperEmitter(HopperPlan):
 
     def _staged_in_place(self, line: str) -> str:
         for output, read in self.pairs.items():
-            line = line.replace(f"{output}_ring.index(out_slot", f"{read}_ring.index(slot")
+            line = re.sub(rf"\b{output}_ring\.index\(out_slot", f"{read}_ring.index(slot", line)
         return line
 
     def _loader_text(self) -> str:
@@ -174,7 +174,7 @@ class _HopperEmitter(HopperPlan):
         split, _ = self._split()
         first = f"acc_{self.geometry.offsets()[0][0]}"
         rows = ["rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))"]
-        outer = [line.replace("tl.", "gl.") for line in self.slice.outer.lines]
+        outer = self.slice.outer.lines
         body = [
             *(rows + outer if self._rows() else []),
             *self._awaits_turn(),

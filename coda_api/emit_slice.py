@@ -128,6 +128,9 @@ class SliceValues:
             return ((self.sizes.text(self._dim(value)), ATOM),)
         if value.word == "index":
             return ((self.outer.assign("at", "rows[:, None]"), ATOM),)
+        if value.word == "cast" and value.rows is not None:
+            dtype = torch_name(str(value.attrs["dtype"]))
+            return ((f"{narrow(self.outer.atom(value.args[0]), dtype)}.to(tl.float32)", ATOM),)
         if value.word != "param":
             return None
         return self._outer_param(value)
@@ -308,6 +311,8 @@ class SliceValues:
 
     def _word_cast(self, value: Value) -> Texts:
         dtype = torch_name(str(value.attrs["dtype"]))
+        if value.args[0].rows is None and value.args[0].cols is None:
+            raise LoweringError(f"{value.line}:{value.column}: cast of a number; write the rounded number")
         return tuple(
             (f"{narrow(self.inner.atom(value.args[0], s), dtype)}.to(tl.float32)", ATOM)
             for s in range(len(self.inner.texts(value.args[0])))

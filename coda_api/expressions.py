@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from coda_synth.coda_api.program import Form, Kind, Value, walk
-from coda_synth.coda_api.spelling import ATOM, CALLS, FLOAT_WORDS, FUNCTIONS, INFIX, LOGIC, PRODUCT, UNARY
+from coda_synth.coda_api.spelling import ATOM, CALLS, COMPARE, FLOAT_WORDS, FUNCTIONS, INFIX, LOGIC, PRODUCT, SUM, UNARY
 
 # A text and how strongly it binds. A value in halves mode has one per column segment.
 Text = tuple[str, int]
@@ -78,6 +78,7 @@ _RESERVED |= {
     "described_g",
 }
 _RESERVED |= {"STAGES", "WARPS", "WHICH", "IN_SLOTS", "OUT_SLOTS", "PENDING", "i"}
+_RESERVED |= {"warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait", "fence_async_shared", "GluonDescriptor"}
 _RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(
     FUNCTIONS
 )
@@ -93,8 +94,15 @@ class Names:
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken) | _RESERVED
 
+    def free(self, name: str) -> bool:
+        return name not in self._taken
+
     def new(self, wanted: str) -> str:
         wanted = wanted if wanted.isascii() and wanted.isidentifier() and not keyword.iskeyword(wanted) else "v"
+        if wanted.startswith(("zero_", "acc_to_")) or wanted.endswith(
+            ("_ring", "_stages")
+        ):  # these the emitters make up
+            wanted = f"v_{wanted}_v"
         name, number = wanted, 2
         while name in self._taken:
             name, number = f"{wanted}_{number}", number + 1
@@ -208,14 +216,17 @@ class Expressions:
             text = number(value.attrs["value"])
             return text, UNARY if text.startswith("-") else ATOM
         if all(arg.word == "number" for arg in value.args) and word in FOLDED:
-            result = FOLDED[word](*(float(arg.attrs["value"]) for arg in value.args))  # type: ignore[arg-type]
+            result = _folded(word, [float(arg.attrs["value"]) for arg in value.args])  # type: ignore[arg-type]
             return number(result), ATOM if result >= 0 else UNARY
+        if word == "mul" and value.kind is Kind.INT:  # products of positions and lengths outgrow 32 bits
+            wide = 0 if value.args[0].word != "number" else 1
+            args[wide] = (f"tl.cast({args[wide][0]}, tl.int64)", ATOM)
         if word in INFIX:
             return self._infix(word, args)
         if word == "neg":
             return f"-{_at_least(args[0], UNARY)}", UNARY
         if word == "not":
-            return f"~{_at_least(args[0], ATOM)}", UNARY
+            return f"{_at_least(args[0], SUM)} == 0", COMPARE  # ~ of a Python bool would be -2, which is true
         if word == "pow":
             return " * ".join([_at_least(args[0], ATOM)] * int(value.attrs["exponent"])), PRODUCT  # type: ignore[call-overload]
         if word in CALLS:
@@ -227,7 +238,9 @@ class Expressions:
 
     def _infix(self, word: str, args: list[Text]) -> Text:
         symbol, strength = INFIX[word]
-        nested = strength + 1 if strength <= LOGIC + 1 else strength  # comparisons and & | never chain
+        if strength == LOGIC:  # in Python & and | bind tighter than comparisons, so nothing weaker stands bare
+            return f"{_at_least(args[0], UNARY)} {symbol} {_at_least(args[1], UNARY)}", strength
+        nested = strength + 1 if strength == COMPARE else strength  # comparisons never chain
         return f"{_at_least(args[0], nested)} {symbol} {_at_least(args[1], strength + 1)}", strength
 
     @staticmethod
@@ -239,6 +252,14 @@ class Expressions:
 
 def _at_least(text: Text, strength: int) -> str:
     return text[0] if text[1] >= strength else f"({text[0]})"
+
+
+def _folded(word: str, args: list[float]) -> float:
+    """The value of a word on numbers; NaN where mathematics has none."""
+    try:
+        return FOLDED[word](*args)
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return args[0] if word in ("floor", "round") else math.nan
 
 
 FOLDED: dict[str, Callable[..., float]] = {

@@ -83,12 +83,23 @@ def group_size(value: Value, sizes: Mapping[str, int]) -> int:
     return group.size(sizes)
 
 
+def _product_columns(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> int:
+    """Columns of the product that one group of a word spans: more than its own where its tile is a half one."""
+    whole = value if value.word in ("spread", "join") else value.args[0]
+    assert whole.cols is not None
+    size = group_size(value, sizes) / Geometry(kernel, sizes, 0, 1, 1).ratio(whole.cols)
+    if size.denominator != 1 or (value.word in _HALVES and whole.cols != kernel.cols):
+        place = f"{value.line}:{value.column}"
+        raise LoweringError(f'{place}: {value.word} over "{whole.cols}"; it is lowered for tiles over "{kernel.cols}"')
+    return int(size)
+
+
 def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], schedule: Schedule) -> Geometry:
     """The walk of one kernel's tile; raises LoweringError where a tile cannot hold whole groups."""
     values = list(walk(live))
     words = {v.word for v in values}
-    halves = {group_size(v, sizes) for v in values if v.word in _HALVES}
-    groups = {group_size(v, sizes) for v in values if v.word in _GROUPS}
+    halves = {_product_columns(kernel, v, sizes) for v in values if v.word in _HALVES}
+    groups = {_product_columns(kernel, v, sizes) for v in values if v.word in _GROUPS}
     if len(halves) > 1:
         raise LoweringError(f"low, high and join use groups of {sorted(halves)} columns; a kernel has one such group")
     if halves and words & set(_PAIRS):

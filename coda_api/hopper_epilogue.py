@@ -58,6 +58,19 @@ class HopperSlice(SliceValues):
             return text
         return f"gl.convert_layout({text[0]}, {self.layout(value.cols)})", ATOM
 
+    def _pairs(self, value: Value, which: int) -> Texts:
+        if value.rows is None:
+            raise LoweringError("the Hopper kernel has no even and odd columns of a vector")
+        return self._laid(value, super()._pairs(value, which))
+
+    def _word_interleave(self, value: Value) -> Texts:
+        return self._laid(value, super()._word_interleave(value))
+
+    def _laid(self, value: Value, texts: Texts) -> Texts:
+        """In the layout that every value of this width has; where it has it already this is nothing."""
+        assert value.cols is not None
+        return tuple((f"gl.convert_layout({text}, {self.layout(value.cols)})", ATOM) for text, _ in texts)
+
     def _word_spread(self, value: Value) -> Texts:
         text = self.inner.atom(value.args[0])
         return tuple((f"{text} + gl.zeros_like({z})", SUM) for z in self.products)  # one column a group: it broadcasts

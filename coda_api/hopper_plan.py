@@ -36,6 +36,11 @@ class HopperPlan(KernelEmitter):
         if refused:
             raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
         s = self.schedule
+        if s.stages < 2:
+            raise LoweringError("the Hopper kernel needs two stages or more: one is read while the next arrives")
+        gemm = self.kernel.gemm
+        if gemm and any(itemsize(self.tensors.params[n].dtype) != 2 for n in (gemm.a, gemm.b)):
+            raise LoweringError("the Hopper kernel multiplies 16-bit operands")
         if self.warps not in (4, 8) or s.block_m < 16 * self.warps:
             raise LoweringError(
                 f"the Hopper kernel has 4 or 8 warps (pingpong: twice 4) of 16 rows or more each;"

@@ -112,16 +112,18 @@ def prepare_text(arguments: Iterable[str], lines: list[str], prepared: list[str]
     return "\n".join([*head, *(f"    {line}" for line in lines), f"    return {{{result}}}"]) + "\n"
 
 
-def launch_text(calls: list[UnitCall], arguments: tuple[str, ...], stored: Mapping[Ref, Any]) -> str:
+def launch_text(
+    calls: list[UnitCall], arguments: tuple[str, ...], stored: Mapping[Ref, Any], sizes: Mapping[str, int]
+) -> str:
     """The module's `launch`."""
-    return _Launcher(stored, arguments).text(calls)
+    return _Launcher(stored, arguments, sizes).text(calls)
 
 
 class _Launcher:
     """Writes `launch`: sizes from shapes, then one launch after the other."""
 
-    def __init__(self, stored: Mapping[Ref, Any], arguments: tuple[str, ...]) -> None:
-        self.stored, self.arguments = stored, arguments
+    def __init__(self, stored: Mapping[Ref, Any], arguments: tuple[str, ...], sizes: Mapping[str, int]) -> None:
+        self.stored, self.arguments, self.sizes = stored, arguments, sizes
         self.symbols: dict[str, str] = {}
 
     def text(self, calls: list[UnitCall]) -> str:
@@ -171,7 +173,7 @@ class _Launcher:
             return str(self._tensor(c, p).tile)
         if p.kind == "scalar":
             ref = c.call.args[p.tensor]
-            return str(ref.input) if ref.input else self._size(ref.size) if ref.size else number(ref.number)
+            return str(ref.input) if ref.input else self._size(ref.size) if ref.size else number(float(ref.number or 0))
         return repr(p.value)
 
     def _size(self, dim: Dim) -> str:
@@ -199,6 +201,8 @@ class _Launcher:
             for axis, dim in enumerate(s.dims)
             if (symbol, 1) in dim.powers
         ]
+        if not found:  # no tensor of this launch has the dim: the text is for one size of it
+            return str(self.sizes[symbol])
         _, name, axis, dim = min(found, key=lambda item: (item[0], item[3].scale != 1))
         rest = dim / Dim.symbol(symbol)
         text = f"{name}.shape[{axis}]"

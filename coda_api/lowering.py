@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, wide
 from coda_synth.coda_api.dims import Dim
@@ -20,7 +21,7 @@ from coda_synth.coda_api.emit_slice import group_symbols
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
-from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Value
+from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
@@ -62,6 +63,17 @@ def lower(
     return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes).run()
 
 
+_PARTS = ("epilogue", "loader", "consumer", "sums", "folds")  # what a unit's other functions are called
+
+
+def _tile_symbols(unit: Unit) -> frozenset[str]:
+    """The symbols of a unit's own dims, on whose sizes its text does not depend."""
+    if isinstance(unit, Kernel):
+        inner = unit.gemm.inner.symbols if unit.gemm else frozenset()
+        return unit.rows.symbols | unit.cols.symbols | inner
+    return frozenset(s for p in unit.params for d in p.type.dims for s in d.symbols)
+
+
 @dataclass
 class _Lowering:
     program: Program
@@ -100,11 +112,12 @@ class _Lowering:
         return self._generated()
 
     def _all_names(self) -> set[str]:
-        """Every identifier of the program: functions of the module are called otherwise."""
-        taken = {p.name for p in self.program.params} | {s.name for s in self.signature.inputs}
+        """Every identifier that stands beside the module's functions: they are called otherwise."""
+        taken = {p.name for p in self.program.params} | {s.name for s in self.signature.inputs} | set(self.sizes)
+        taken |= {f"{call.name}_{output}" for call in self.program.calls for output in call.unit.outputs}
         for unit in self.program.units.values():
             taken |= {p.name for p in unit.params} | set(unit.outputs)
-        return taken - set(self.program.units)
+        return taken
 
     # -- memory
 
@@ -134,9 +147,11 @@ class _Lowering:
         reduction = value.args[0] if value.word == "part" else value
         rows_reduced = reduction.attrs["axis"] == 0
         block, whole = (schedule.block_m, kernel.rows) if rows_reduced else (schedule.block_n, kernel.cols)
-        ratio = call.dim(value.cols) / call.dim(whole)
-        tile = int(block * ratio.size(self.sizes)) if ratio.scale >= 1 else block // int(1 / ratio.scale)
-        return Stored(name, (Dim.number(-(-dims[1].size(self.sizes) // tile)), dims[0]), "float32", tile, dims[1])
+        tile = Fraction(dims[1].size(self.sizes), call.dim(whole).size(self.sizes)) * block
+        if tile.denominator != 1:
+            raise LoweringError(f"{call.name}: a tile of {block} does not hold a whole number of {value.cols}")
+        tiles = -(-dims[1].size(self.sizes) // int(tile))
+        return Stored(name, (Dim.number(tiles), dims[0]), "float32", int(tile), dims[1])
 
     def _of(self, ref: Ref) -> Stored:
         return self.stored[ref]
@@ -197,6 +212,7 @@ class _Lowering:
         sizes, source = self._local_sizes(call), self.program.source
         if isinstance(call.unit, Kernel):
             schedule = self.used_schedules[call.name]
+            self._refuse(call, call.unit, schedule, tensors)
             name = self._function_name(call, live, tensors, f"{schedule}")
             if self.form == "hopper" and call.unit.gemm and schedule.mainloop != "portable":
                 try:
@@ -207,6 +223,16 @@ class _Lowering:
         assert not isinstance(call.unit, Preparation)
         return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
 
+    def _refuse(self, call: Call, kernel: Kernel, schedule: Schedule, tensors: Tensors) -> None:
+        """What no backend can do."""
+        if kernel.gemm is None and schedule.mainloop in ("hopper", "pingpong"):
+            raise LoweringError(f'{call.name}: mainloop="{schedule.mainloop}" is for a kernel with a gemm')
+        if kernel.gemm:
+            a, b = (tensors.params[n].dtype for n in (kernel.gemm.a, kernel.gemm.b))
+            if a != b:
+                said = f"{kernel.gemm.a} is {a}, {kernel.gemm.b} is {b}"
+                raise LoweringError(f"{call.name}: a gemm needs two operands of one dtype; {said}")
+
     def _portable_instead(self, call: Call, schedule: Schedule, reason: LoweringError) -> None:
         """Says so; a schedule that asks for the Hopper kernel is refused instead."""
         if schedule.mainloop != "auto":
@@ -214,12 +240,22 @@ class _Lowering:
         self.notes.append(f"{call.name} runs the portable kernel: {reason}")
 
     def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
-        """Calls that need the same text share one function."""
-        groups = sorted((s, call.binding[s].size(self.sizes)) for s in group_symbols(live))
-        key = repr((call.unit.name, tuple(live), tensors, walk, groups))
+        """Calls that need the same text share one function. The text depends on sizes only through dims other than the
+        tile's own: groups, and how wide values are beside the product."""
+        own = _tile_symbols(call.unit) - group_symbols(live)
+        others = sorted((s, dim.size(self.sizes)) for s, dim in call.binding.items() if s not in own)
+        key = repr((call.unit.name, tuple(live), tensors, walk, others))
         if key not in self.names_by_key:
-            self.names_by_key[key] = self.names.new(call.unit.name)
+            self.names_by_key[key] = self._fresh(call.unit.name)
         return self.names_by_key[key]
+
+    def _fresh(self, wanted: str) -> str:
+        """A function's name, free together with the names of the functions that go with it."""
+        for name in itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2))):
+            family = [name, *(f"{name}_{part}" for part in _PARTS)]
+            if all(self.names.free(one) for one in family):
+                return [self.names.new(one) for one in family][0]
+        raise AssertionError("there is always a free name")
 
     def _tensors(self, call: Call, live: Mapping[str, Value]) -> Tensors:
         params, scalars = {}, set()
@@ -266,7 +302,7 @@ class _Lowering:
             ),
             self.texts.values(),
             prepare_text(prepared_from, self.prepare_lines, self.prepared),
-            launch_text(self.calls, arguments, self.stored),
+            launch_text(self.calls, arguments, self.stored, self.sizes),
         )
         return Generated(
             source,

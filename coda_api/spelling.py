@@ -95,12 +95,12 @@ def group_sum(x, G: tl.constexpr):
     "group_max": """
 @triton.jit
 def group_max(x, G: tl.constexpr):
-    return tl.max(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
+    return reduce_max(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
 """,
     "group_min": """
 @triton.jit
 def group_min(x, G: tl.constexpr):
-    return tl.min(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
+    return reduce_min(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
 """,
     "spread": '''
 @triton.jit
@@ -118,6 +118,16 @@ def maximum(a, b):
 @triton.jit
 def minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "reduce_max": """
+@triton.jit
+def reduce_max(x, AXIS: tl.constexpr):
+    return tl.reduce(x, AXIS, maximum)
+""",
+    "reduce_min": """
+@triton.jit
+def reduce_min(x, AXIS: tl.constexpr):
+    return tl.reduce(x, AXIS, minimum)
 """,
     "clamp": """
 @triton.jit
@@ -284,6 +294,7 @@ def gluon(text: str) -> str:
     text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.PropagateNan", "PropagateNan")
     for word in FUNCTIONS:
         text = re.sub(rf"(?<![\w.]){word}\(", f"{word}_g(", text)
+    text = text.replace("AXIS, maximum)", "AXIS, maximum_g)").replace("AXIS, minimum)", "AXIS, minimum_g)")
     text = re.sub(r"\btl\.", "gl.", text.replace("@triton.jit", "@gluon.jit"))
     return text.replace("PropagateNan", "tl.PropagateNan")
 
@@ -296,6 +307,7 @@ def library(text: str, suffix: str = "") -> str:
         return gluon((FUNCTIONS | GLUON_FUNCTIONS)[name]) if suffix else FUNCTIONS[name]
 
     def need(body: str) -> None:
+        body = re.sub(r"AXIS, (\w+)\)", r"\1(", body)  # a reduction names the function that it combines with
         for name in FUNCTIONS:
             if name not in wanted and re.search(rf"(?<![\w.]){name}{suffix}\(", body):
                 need(spelled(name).replace(f"def {name}{suffix}(", ""))

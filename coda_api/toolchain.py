@@ -61,7 +61,10 @@ def target_of(name: str) -> GPUTarget:
 
 def build(generated: Generated, target: str = "sm_90") -> tuple[Resources, ...]:
     """Compiles every launch for `target` without a device; raises BuildError. One result a launch, in order."""
-    module = load(generated.source)
+    try:
+        module = load(generated.source)
+    except SyntaxError as error:
+        raise BuildError("the module", str(error)) from error
     gpu = target_of(target)
     return tuple(_build_launch(module, launch, gpu) for launch in generated.launches)
 

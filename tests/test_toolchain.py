@@ -13,6 +13,8 @@ from coda_synth.coda_api.toolchain import BuildError, build, load, target_of
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
+from tests.cases import EPILOGUES, PROGRAMS, epilogue_program
+from tests.language import signature_of
 from tests.representative import REPRESENTATIVE
 
 
@@ -51,6 +53,14 @@ def test_every_task_builds_everywhere(name: str, form: str) -> None:
             assert resources.registers > 0
             # Pointer mainloops, for ragged shapes alone, hold addresses and masks in registers too, and may spill.
             assert form == "pointer" or resources.spill_bytes == 0, resources
+
+
+@pytest.mark.parametrize("name", [*EPILOGUES, *PROGRAMS])
+def test_unusual_programs_build_for_hopper(name: str) -> None:
+    """Each has a Hopper kernel that compiles, or a portable one in its place."""
+    program = read(PROGRAMS.get(name) or epilogue_program(name))
+    sizes = {"T": 256, "D": 256, "F": 256, "H": 64, "J": 128}
+    assert build(lower(program, signature_of(program, dtype="bfloat16"), sizes, form="hopper"))
 
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])

@@ -84,16 +84,18 @@ def gated_epilogue(
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
     even, odd = pairs_g(z_tile)
-    p = 0.5 + 0.5 * gl.erf(even * 0.7071067811865476)
-    dg = z_2 * odd * (p + even * gl.exp(-0.5 * even * even) / 2.5066282746310002)
-    du = z_2 * even * p
-    dz = interleave_g(dg, du)
+    v = gl.convert_layout(odd, layout)
+    v_2 = gl.convert_layout(even, layout)
+    p = 0.5 + 0.5 * gl.erf(v_2 * 0.7071067811865476)
+    dg = z_2 * v * (p + v_2 * gl.exp(-0.5 * v_2 * v_2) / 2.5066282746310002)
+    du = z_2 * v_2 * p
+    dz = gl.convert_layout(interleave_g(dg, du), double_layout)
     tma.store_wait(2)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
-    act = even * p * odd
+    act = v_2 * p * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, even * dg + odd * du, 0.0), 1)
+    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, v_2 * dg + v * du, 0.0), 1)
     fence_async_shared()
     tma.async_copy_shared_to_global(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma.async_copy_shared_to_global(act_out, [row, col], act_out_ring.index(out_slot))

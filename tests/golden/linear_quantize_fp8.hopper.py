@@ -47,8 +47,18 @@ def halves(x):
 
 
 @triton.jit
+def maximum(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def reduce_max(x, AXIS: tl.constexpr):
+    return tl.reduce(x, AXIS, maximum)
+
+
+@triton.jit
 def group_max(x, G: tl.constexpr):
-    return tl.max(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
+    return reduce_max(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
 
 
 @triton.jit
@@ -56,11 +66,6 @@ def spread(x, G: tl.constexpr):
     """Each column G times."""
     wide = tl.broadcast_to(x[:, :, None], (x.shape[0], x.shape[1], G))
     return tl.reshape(wide, (x.shape[0], x.shape[1] * G))
-
-
-@triton.jit
-def maximum(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -58,6 +58,11 @@ def maximum(a, b):
 
 
 @triton.jit
+def reduce_max(x, AXIS: tl.constexpr):
+    return tl.reduce(x, AXIS, maximum)
+
+
+@triton.jit
 def minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -83,13 +88,23 @@ def halves_g(x):
 
 
 @gluon.jit
+def maximum_g(a, b):
+    return gl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@gluon.jit
+def reduce_max_g(x, AXIS: gl.constexpr):
+    return gl.reduce(x, AXIS, maximum_g)
+
+
+@gluon.jit
 def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: gl.constexpr):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
     tma.store_wait(1)
     z_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    amax_max = gl.maximum(amax_max, gl.max(gl.where(cols[None, :] < N, gl.abs(z), float("-inf")), 1))
+    amax_max = maximum_g(amax_max, reduce_max_g(gl.where(cols[None, :] < N, gl.abs(z), float("-inf")), 1))
     fence_async_shared()
     tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
     return amax_max
@@ -192,7 +207,7 @@ def scales(amax, scale_out, M, amax_tiles, BLOCK: tl.constexpr, TILES: tl.conste
         live = (tiles[:, None] < amax_tiles) & (rows[None, :] < M)
         at = tiles[:, None] * M + rows[None, :]
         amax_block = tl.load(amax + at, mask=live, other=0.0)
-        total = tl.maximum(total, tl.max(tl.where(live, amax_block, float("-inf")), 0))
+        total = maximum(total, reduce_max(tl.where(live, amax_block, float("-inf")), 0))
     scale = maximum(total, 1e-12) / 448
     tl.store(scale_out + rows, scale, mask=rows < M)
 

@@ -46,6 +46,11 @@ def maximum(a, b):
 
 
 @triton.jit
+def reduce_max(x, AXIS: tl.constexpr):
+    return tl.reduce(x, AXIS, maximum)
+
+
+@triton.jit
 def minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -60,7 +65,7 @@ def project_epilogue(z, amax_max, row, col, z_out, M, N, BLOCK_M: tl.constexpr, 
     rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
     tl.store(z_out + rows.to(tl.int64)[:, None] * N + cols[None, :], z.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
-    amax_max = tl.maximum(amax_max, tl.max(tl.where(cols[None, :] < N, tl.abs(z), float("-inf")), 1))
+    amax_max = maximum(amax_max, reduce_max(tl.where(cols[None, :] < N, tl.abs(z), float("-inf")), 1))
     return amax_max
 
 
@@ -98,7 +103,7 @@ def scales(amax, scale_out, M, amax_tiles, BLOCK: tl.constexpr, TILES: tl.conste
         live = (tiles[:, None] < amax_tiles) & (rows[None, :] < M)
         at = tiles[:, None] * M + rows[None, :]
         amax_block = tl.load(amax + at, mask=live, other=0.0)
-        total = tl.maximum(total, tl.max(tl.where(live, amax_block, float("-inf")), 0))
+        total = maximum(total, reduce_max(tl.where(live, amax_block, float("-inf")), 0))
     scale = maximum(total, 1e-12) / 448
     tl.store(scale_out + rows, scale, mask=rows < M)
 

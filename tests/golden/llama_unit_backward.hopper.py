@@ -443,17 +443,19 @@ def gated_epilogue(
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
     even, odd = pairs_g(z_tile)
-    t = sigmoid_g(even)
-    a = even * t
-    v = z_2 * odd * (t + a * (1 - t))
-    v_2 = z_2 * a
-    dz = interleave_g(v, v_2)
+    v = gl.convert_layout(odd, layout)
+    v_2 = gl.convert_layout(even, layout)
+    t = sigmoid_g(v_2)
+    a = v_2 * t
+    v_3 = z_2 * v * (t + a * (1 - t))
+    v_4 = z_2 * a
+    dz = gl.convert_layout(interleave_g(v_3, v_4), double_layout)
     tma.store_wait(2)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
-    act = a * odd
+    act = a * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, even * v + odd * v_2, 0.0), 1)
+    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, v_2 * v_3 + v * v_4, 0.0), 1)
     fence_async_shared()
     tma.async_copy_shared_to_global(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma.async_copy_shared_to_global(act_out, [row, col], act_out_ring.index(out_slot))

@@ -271,7 +271,9 @@ def gate_up_epilogue(z, step, z_out_ring, act_out_ring, WHICH: gl.constexpr, row
     tma.store_wait(0)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     even, odd = pairs_g(z_2)
-    act = silu_g(even) * odd
+    half_layout_like = pairs_g(z)[0]
+    half_layout: gl.constexpr = half_layout_like.type.layout
+    act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
     tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
@@ -377,11 +379,13 @@ def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, 
     even, odd = pairs_g(z_2)
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
+    v = gl.convert_layout(even, half_layout)
     part_cols = col // 2 + gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
     hi_cols = gl.load(hi + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
     lo_cols = gl.load(lo + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
     cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
-    y = interleave_g(even * cos - odd * sin, odd * cos + even * sin)
+    v_2 = gl.convert_layout(odd, half_layout)
+    y = gl.convert_layout(interleave_g(v * cos - v_2 * sin, v_2 * cos + v * sin), layout)
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()

@@ -246,7 +246,9 @@ def gate_up_epilogue(z, step, act_out_ring, WHICH: gl.constexpr, row, col, rstd_
     out_slot = WHICH * 2 + step % 2
     z_2 = z * rstd_rows
     even, odd = pairs_g(z_2)
-    act = silu_g(even) * odd
+    half_layout_like = pairs_g(z)[0]
+    half_layout: gl.constexpr = half_layout_like.type.layout
+    act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
     tma.store_wait(1)
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()

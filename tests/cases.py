@@ -1,0 +1,123 @@
+"""Texts that an adversarial tester found: legal programs that once were lowered wrongly, or not at all."""
+
+from __future__ import annotations
+
+_HEAD = """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["N", "K"], t: Tensor["M", "N"], v: Tensor["M", "N/2"], r: Tensor["M"],
+      c: Tensor["N"], h: Tensor["H"], i: Index["M"], s: Scalar):
+    z = gemm(x, w)
+    return {{"y": {expression}}}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], v: Tensor["T", "F/2"], r: Tensor["T"],
+      c: Tensor["F"], h: Tensor["H"], i: Index["T"], s: Scalar):
+    a = f(x, w, t, v, r, c, h, i, s)
+    return {{"y": a.y}}
+"""
+
+EPILOGUES = (
+    'where((index("N") >= 3) & (index("N") < 9), z, 100.0)',
+    "where((z > 0) & ~(c > 0) | (r >= 0), z, t)",
+    '(where((i == index("N")) & (i != 3), z, t))',
+    "where((z > 0) & (z < 1), z, t)",
+    'where(~(size("H") < 100), 1.0, 0.0) * z',
+    "where(~(s > 0), z, 0.0) + t",
+    "(even(z) + even(c)) * (odd(z) + odd(c))",
+    'even(z) * even(cycle(h, "N"))',
+    "interleave(even(z), odd(z)) + t + c",
+    "z * sigmoid(r)",
+    "even(z) * r + v",
+    'size("M") * 1000000 * size("N") / 1e9 * z',
+    '(index("M") * 1000 * (index("N") * 1000) * 1000) / 1e9 + z',
+    'cast(r, "bfloat16") * z',
+    "maximum(z, floor(inf))",
+    "z * where(r > 0, silu(r), gelu(r))",
+    'group_sum(z * z, "H")',
+    'z * spread(rsqrt(group_sum(z * z, "H") / size("H") + 1.0), "H")',
+    'group_sum(even(z) + v, "H")',
+    'group_sum(group_sum(z, "H"), 4)',
+)
+
+
+def epilogue_program(expression: str) -> str:
+    return _HEAD.format(expression=expression)
+
+
+PROGRAMS = {
+    "two sizes of a group, one kernel": """
+@kernel
+def f(t: Tensor["M", "N"], g: Tensor["M", "N/H"], h: Tensor["H"]):
+    return {"y": t + cycle(h, "N"), "q": g * 2}
+
+@program
+def p(t: Tensor["T", "F"], g: Tensor["T", "F/H"], h: Tensor["H"], k: Tensor["T", "F/J"], j: Tensor["J"]):
+    a = f(t, g, h)
+    b = f(t, k, j)
+    return {"y": a.y, "q": a.q, "u": b.y, "o": b.q}
+""",
+    "names that the generated text uses": """
+@kernel
+def T(x: Tensor["M", "K"], w: Tensor["N", "K"], zero_0: Tensor["M", "N"], row: Tensor["M", "N"],
+      row_2_ring: Tensor["N"], layout: Tensor["M"]):
+    acc = gemm(x, w)
+    return {"y": acc + zero_0, "my": acc * layout + row * row_2_ring, "tiles": tile_sum(acc, "N")}
+
+@finisher
+def T_epilogue(tiles: Partial["M", "N"]):
+    return {"rows": total_sum(tiles), "all": sum(total_sum(tiles))}
+
+@finisher
+def T_epilogue_sums(rows: Tensor["M"]):
+    return {"live": rows * 2}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], c: Tensor["F"], r: Tensor["T"]):
+    a = T(x, w, t, t, c, r)
+    b = T_epilogue(a.tiles)
+    d = T_epilogue_sums(b.rows)
+    return {"y": a.y, "a_y": a.my, "tl": d.live, "torch": b.all}
+""",
+    "a size that no tensor of the launch has": """
+@kernel
+def f(t: Tensor["M", "N"], d: Size["D"]):
+    return {"y": t / d}
+
+@program
+def p(t: Tensor["T", "F"], h: Tensor["H"]):
+    a = f(t, size("H"))
+    return {"y": a.y}
+""",
+    "a literal for a scalar, casts in a finisher": """
+@kernel
+def f(t: Tensor["M", "N"], s: Scalar):
+    return {"y": t * rsqrt(s), "q": tile_sum(t, "N"), "top": tile_max(t, "N")}
+
+@finisher
+def g(q: Partial["M", "N"], top: Partial["M", "N"]):
+    v = total_sum(q)
+    return {"v": cast(v, "bfloat16") + total_max(top), "all": sum(v) * 2}
+
+@program
+def p(t: Tensor["T", "F"]):
+    a = f(t, 2)
+    b = g(a.q, a.top)
+    return {"y": a.y, "v": b.v, "all": b.all}
+""",
+    "sums of groups over a tile": """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["N", "K"], h: Tensor["H"]):
+    z = gemm(x, w)
+    return {"q": tile_sum(group_sum(z * z, "H"), "N/H"), "y": z + cycle(h, "N")}
+
+@finisher
+def g(q: Partial["M", "N"]):
+    return {"v": total_sum(q)}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], h: Tensor["H"]):
+    a = f(x, w, h)
+    b = g(a.q)
+    return {"y": a.y, "v": b.v}
+""",
+}
