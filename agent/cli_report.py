@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coda_synth.agent.cli_view import sizes_text, table
-from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.coda_api.errors import Diagnostic, Edit
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
 from rich.console import RenderableType
 from rich.text import Text
@@ -48,9 +48,20 @@ def _finding(diagnostic: Diagnostic, lines: list[str], name: str) -> Text:
     text.append(f" {diagnostic.rule}: {diagnostic.message}", style="not bold")
     if 1 <= diagnostic.line <= len(lines):
         text.append(_excerpt(diagnostic, lines[diagnostic.line - 1]), style="not bold")
+    if "map of the wrong elements" in diagnostic.message:
+        text.append("\n(of a cell's elements are wrong: . none, : some, + most, # all)", style="not bold dim")
     if diagnostic.fix:
-        text.append(f"\n  repair: write {diagnostic.fix.text!r} there", style="not bold green")
+        text.append(f"\n  repair: {_repair(diagnostic.fix, lines)}", style="not bold green")
     return text
+
+
+def _repair(edit: Edit, lines: list[str]) -> str:
+    """At 11:27 write '"act"' in place of '"y"'."""
+    line = lines[edit.line - 1] if edit.line <= len(lines) else ""
+    old, place = line[edit.column - 1 : edit.end_column - 1], f"at {edit.line}:{edit.column}"
+    if not edit.text:
+        return f"{place} delete {old!r}"
+    return f"{place} write {edit.text!r}" + (f" in place of {old!r}" if old else "")
 
 
 def _excerpt(diagnostic: Diagnostic, line: str) -> str:

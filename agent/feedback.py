@@ -68,7 +68,8 @@ def _finding(diagnostic: Diagnostic, lines: list[str]) -> Iterator[str]:
         yield f"    {lines[diagnostic.line - 1].strip()}"
     if diagnostic.fix:
         fix = diagnostic.fix
-        yield f"    repair: line {fix.line}, columns {fix.column} to {fix.end_column - 1}, write {fix.text!r}"
+        what = f"write {fix.text!r}" if fix.text else "delete them"
+        yield f"    repair: line {fix.line}, columns {fix.column} to {fix.end_column - 1}, {what}"
 
 
 def _check(check: Check) -> str:

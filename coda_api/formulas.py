@@ -132,9 +132,8 @@ class Formulas:
             case ast.Call():
                 return self.call(node)
         why = _FORBIDDEN.get(type(node), "expressions are made of names, numbers, operators and words")
-        raise rules.ExpressionForm(
-            node, f"{shown(node)} is not an expression of the language: {why}", repairs.foreign(node)
-        )
+        message = f"{shown(node)} is not an expression of the language: {why}"
+        raise rules.ExpressionForm(node, message, repairs.foreign(node, self.unit.matrices))
 
     def number(self, node: ast.expr, value: Number) -> Value:
         kind = Kind.INT if isinstance(value, int) else Kind.FLOAT

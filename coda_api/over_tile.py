@@ -81,7 +81,9 @@ class TileBody(Body):
         """Raises where a partial, a pick or a vector over neither dim of the tile is used as a value."""
         for index, value in enumerate(values):
             if value.form is Form.PARTIAL:
-                whole, part = repairs.outermost(self.unit.node, node), repairs.operand(node, index)
+                others = any(v.rows is not None or v.cols is not None for v in values if v is not value)
+                whole = repairs.outermost(self.unit.node, node)
+                part = None if others else repairs.operand(node, index)  # a number can be left to whoever finishes it
                 raise rules.PartialUse(
                     node,
                     f"{shown(node)} uses a partial, which holds one tile's share only; return it, finish it in a "

@@ -20,6 +20,11 @@ def span(first: ast.AST, last: ast.AST) -> ast.AST:
     return _at(first.lineno, first.col_offset, last.end_lineno, last.end_col_offset)  # type: ignore[attr-defined]
 
 
+def up_to(first: ast.AST, next: ast.AST) -> ast.AST:
+    """From the start of one node to the start of another."""
+    return _at(first.lineno, first.col_offset, next.lineno, next.col_offset)  # type: ignore[attr-defined]
+
+
 def before(node: ast.AST, text: str) -> Repair:
     """An insertion in front of a node."""
     line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]
@@ -58,12 +63,12 @@ def booleans(node: ast.BoolOp) -> Repair:
     return node, sign.join(f"({ast.unparse(value)})" for value in node.values)
 
 
-def foreign(node: ast.expr) -> Repair | None:
-    """Python's and torch's ways of saying what the language has a word for."""
+def foreign(node: ast.expr, matrices: Sequence[str]) -> Repair | None:
+    """Python's and torch's ways of saying what the language has a word for. matrices: parameters that a gemm takes."""
     match node:
         case ast.IfExp(test=test, body=body, orelse=other):
             return node, f"where({ast.unparse(test)}, {ast.unparse(body)}, {ast.unparse(other)})"
-        case ast.BinOp(left=ast.Name(id=a), op=ast.MatMult(), right=ast.Name(id=b)):
+        case ast.BinOp(left=ast.Name(id=a), op=ast.MatMult(), right=ast.Name(id=b)) if {a, b} <= {*matrices}:
             return node, f"gemm({a}, {b})"
         case ast.Subscript(value=value, slice=ast.Tuple(elts=[ast.Slice(), ast.Slice() as columns])):
             word = _every_second(columns)

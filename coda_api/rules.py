@@ -10,8 +10,6 @@ import difflib
 from collections.abc import Iterable
 
 _SHOWN = 48
-
-
 Repair = tuple[ast.AST, str]  # a node, and the text to put in its place
 
 
@@ -272,6 +270,10 @@ class ProgramOutput(Broken):
     """A program returns finished results of kernels and finishers."""
 
 
+class ProgramName(Broken):
+    """The program has the name of its task."""
+
+
 class SignatureParameters(Broken):
     """The program takes exactly the task's inputs."""
 
@@ -283,14 +285,13 @@ class SignatureOutputs(Broken):
 def nearest(name: str, options: Iterable[str]) -> str | None:
     """The option spelt most like `name`, if any is close."""
     known = list(options)
-    found = difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)
-    return found[0] if found else next((o for o in known if o.lower() == name.lower()), None)
+    same = [o for o in known if o.lower() == name.lower()]
+    return next(iter(same or difflib.get_close_matches(name[:_SHOWN], known, n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """ "; did you mean 'sigmoid'?", or nothing."""
-    close = nearest(name, options)
-    return f"; did you mean {close!r}?" if close else ""
+    return f"; did you mean {close!r}?" if (close := nearest(name, options)) else ""
 
 
 def shown(node: ast.AST) -> str:

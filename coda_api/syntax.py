@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.declarations import check_name, declared_type
 from coda_synth.coda_api.errors import Edit
-from coda_synth.coda_api.program import Param, Type
+from coda_synth.coda_api.program import Param, Type, TypeKind
 from coda_synth.coda_api.report import Report
 from coda_synth.coda_api.rules import Broken, nearest, shown
 from coda_synth.coda_api.words import DECORATORS
@@ -37,6 +37,11 @@ class UnitText:
     @property
     def params(self) -> tuple[Param, ...]:
         return tuple(Param(name, type) for name, type in self.types.items() if type)
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The parameters that a gemm can take."""
+        return tuple(p.name for p in self.params if p.type.kind is TypeKind.TENSOR and len(p.type.dims) == 2)
 
     @property
     def symbols(self) -> frozenset[str]:

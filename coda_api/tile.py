@@ -82,9 +82,7 @@ def _matrix(unit: UnitText, node: ast.expr) -> tuple[str, tuple[Dim, ...]]:
         node,
         f"gemm takes matrix parameters as they lie, not {shown(node)}; scale the product, or make the operand in an "
         "earlier unit",
-        repairs.matrix(
-            node, [n for n, t in unit.types.items() if t and t.kind is TypeKind.TENSOR and len(t.dims) == 2]
-        ),
+        repairs.matrix(node, unit.matrices),
     )
 
 

@@ -1,7 +1,7 @@
 """Programs that break one rule each, at least three a rule: bad/<Rule>/<n>.coda, whose first line says where.
 
 `# expect Rule line:column`; with ", last line 7000 times" the last line is repeated: a huge text is a small file. A
-program with the name of a task is read with that task's signature.
+program with the name of a task, or with ", for TASK", is read with that task's signature.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coda_synth.tasks.catalog import task, task_names
 BAD = Path(__file__).parent / "bad"
 RULES = sorted(name for name, c in vars(rules).items() if inspect.isclass(c) and issubclass(c, rules.Broken))
 PROGRAMS = sorted(BAD.rglob("*.coda"))
-_EXPECTED = re.compile(r"# expect (\w+) (\d+):(\d+)(?:, last line (\d+) times)?\n")
+_EXPECTED = re.compile(r"# expect (\w+) (\d+):(\d+)(?:, last line (\d+) times)?(?:, for (\w+))?\n")
 
 
 @pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: f"{file.parent.name}-{file.stem}")
@@ -31,7 +31,7 @@ def test_a_bad_program_breaks_its_rule_at_its_place(file: Path) -> None:
     if expected[4]:
         text += text.splitlines(keepends=True)[-1] * (int(expected[4]) - 1)
     own = re.search(r"@program\ndef (\w+)\(", text)
-    name = own[1] if own else ""
+    name = expected[5] or (own[1] if own else "")
     with pytest.raises(ProgramError) as caught:
         read(text, signature(task(name)) if name in task_names() else None)
     found = [(d.rule, d.line, d.column) for d in caught.value.diagnostics]

@@ -76,3 +76,12 @@ def test_doctor_where_the_record_cannot_be_written(tmp_path: Path) -> None:
     done = cli("doctor", "--runs", "taken/runs", "--json", cwd=tmp_path)
     found = {f["name"]: f for f in json.loads(done.stdout)}
     assert done.returncode == 3 and found["record"]["state"] == "missing" and "--runs" in found["record"]["text"]
+
+
+def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
+    good = (ROOT / "tasks" / "linear_residual.coda").read_text(encoding="utf-8")
+    (tmp_path / "other.coda").write_text(good.replace("def linear_residual(", "def other("))
+    said = cli("evaluate", "other.coda", "--task", "linear_residual", cwd=tmp_path).stdout
+    line = good.splitlines().index(next(x for x in good.splitlines() if x.startswith("def linear_residual("))) + 1
+    assert f"other.coda:{line}:1: error ProgramName" in said
+    assert f"repair: at {line}:1 write 'def linear_residual(' in place of 'def other('" in said

@@ -230,6 +230,7 @@ CASES = [
     ("ProgramOutput", '"x": a.h', '"x": §a.ssq'),
     ("ProgramOutput", '"x": a.h', '"x": §x'),
     ("ProgramOutput", '"x": a.h', '"x": §p.w'),
+    ("ProgramName", "def task(y:", "§def tusk(y:"),
     ("SignatureParameters", 'eps: Scalar):\n    p = pack', 'eps: Scalar, §extra: Scalar):\n    p = pack'),
     ("SignatureParameters", 'w_up: Tensor["F", "D"], eps: Scalar):\n    p', 'w_up: §Tensor["D", "F"], eps: Scalar):\n    p'),
     ("SignatureOutputs", 'return {"x": a.h, "act": b.act}', '§return {"x": a.h}'),
@@ -654,6 +655,8 @@ def test_two_errors_in_one_expression_are_both_said() -> None:
         ('tile_sum(h * h, "N")', 'tile_sum(h * h, "2*N")', None),
         ("r.rstd)", "r)", None),
         ("r = rms(a.ssq, eps)", "r = rmss(a.ssq, eps)", None),
+        ("def task(y", "def  other (y", None),
+        ('{"x": a.h, "act": b.act}', '{"x": a.h, "y": b.act}', None),
         ('w_up: Tensor["F", "D"], eps: Scalar):', 'w_up: Tensor["D", "F"], eps: Scalar):', None),
         (
             "total = total_sum(ssq)",
@@ -672,6 +675,18 @@ def test_applying_the_edit_repairs_the_text(old: str, new: str, repaired: str | 
     text = "\n".join(lines)
     assert text == BASE.replace(old, repaired or old)
     read(text, SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("h = gemm(y, w) + x", "h = (gemm(y, w) + x) @ gamma"),  # no product of two parameters
+        ('"hg": h * gamma', '"hg": h * tile_sum(h * h, "N")'),  # the partial alone would be no tile
+        ('return {"x": a.h, "act": b.act}', 'return {"x": a.h}'),
+    ],
+)
+def test_an_edit_that_would_not_mend_is_not_offered(old: str, new: str) -> None:
+    assert [d.fix for d in errors(changed(old, new))] == [None]
 
 
 def test_columns_count_characters_not_bytes() -> None:
