@@ -82,7 +82,7 @@ def _stop_where_schedules_do_not_matter(judged: list[Attempt], base: Attempt) ->
     if base.evaluation and not base.evaluation.timings and verdict is Verdict.PASSED:
         vain = [a for a in judged if a.step > base.step]
         if len(vain) >= _UNMEASURED:
-            said = f"nothing was measured, and the cost model finds step {base.step} best of {len(judged)}"
+            said = f"nothing was measured, and the cost model finds step {base.step} best of {len(ranked(judged))}"
             raise Exhausted(f"{said}; run on a machine with a GPU to tune further")
 
 

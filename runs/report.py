@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdic
 from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt, Run
 
-_SHORT = re.compile(r"; | \(")  # where the first thing that a line of a profile says ends
+_CALL = re.compile(r"^[^:;]+: (\w+): ")  # at a profile line's beginning: the shape, and a launch by its call's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Report:
 
 def report(run: Run, attempts: tuple[Attempt, ...]) -> Report:
     order = ranked(attempts)
-    return Report(run, tuple(map(attempt_row, attempts)), next(iter(order), None), why_best(order), totals(attempts))
+    leader = next(iter(order), None)
+    return Report(run, tuple(attempt_row(a, leader) for a in attempts), leader, why_best(order), totals(attempts))
 
 
-def attempt_row(attempt: Attempt) -> AttemptRow:
+def attempt_row(attempt: Attempt, leader: Attempt | None = None) -> AttemptRow:
     candidate, evaluation, usage = attempt.candidate, attempt.evaluation, attempt.usage
     figure = headline(evaluation) if evaluation else None
     judged = sum(evaluation.seconds.values()) if evaluation else 0.0
@@ -75,7 +77,7 @@ def attempt_row(attempt: Attempt) -> AttemptRow:
         measured=isinstance(figure, Timing),
         vs_bare=vs_bare(figure) if figure else None,
         spill_bytes=max((r.spill_bytes for r in evaluation.resources), default=None) if evaluation else None,
-        why=why(attempt),
+        why=why(attempt, leader),
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         usd=usage.usd,
@@ -98,16 +100,48 @@ def vs_bare(figure: Timing | Modelled) -> float | None:
     return figure.ratio("bare_gemm") if isinstance(figure, Timing) else figure.bare_gemm_ms / figure.estimate_ms
 
 
-def why(attempt: Attempt) -> str:
-    """What made this result, in one line."""
+def why(attempt: Attempt, leader: Attempt | None = None) -> str:
+    """What made this result, in one line; of one that passed, what sets it apart from the leader."""
     evaluation = attempt.evaluation
     if evaluation is None:
         return attempt.note
     if evaluation.verdict is not Verdict.PASSED:
         errors = [d for d in evaluation.diagnostics if d.severity == "error"] or list(evaluation.diagnostics)
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return f"{errors[0]}{more}"
-    return attempt.note or (_SHORT.split(evaluation.profile[0])[0] if evaluation.profile else "")
+        return f"{str(errors[0]).partition(chr(10))[0]}{more}"
+    return attempt.note or _apart(attempt, leader)
+
+
+def _apart(attempt: Attempt, leader: Attempt | None) -> str:
+    """Its schedule hints, and what the profile says of it and not of the leader."""
+    own, others = _said(attempt), _said(leader) if leader is not None and leader is not attempt else ()
+    new = [part for part in own if part not in others] or list(own[:1])
+    hints = schedule_hints(attempt.candidate.source) if attempt.candidate else ""
+    return ": ".join(filter(None, (hints, "; ".join(new if others else own[:2]))))
+
+
+def _said(attempt: Attempt) -> tuple[str, ...]:
+    """The headline shape's part of the profile, without the time, which has a column of its own."""
+    lines = attempt.evaluation.profile if attempt.evaluation else ()
+    shape = lines[0].partition(": ")[0] if lines else ""
+    parts = [p for line in lines if line.startswith(shape) for p in _CALL.sub(r"call \1: ", line).split("; ")]
+    return tuple(p for p in parts if not p.startswith("modelled "))
+
+
+def schedule_hints(source: str) -> str:
+    """What a candidate's kernels ask for: "block_n=128", or "up: block_n=128, out: stages=3" of several."""
+    try:
+        units = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    kernels = {u.name: u.decorator_list for u in units if "kernel" in map(_named, u.decorator_list)}
+    hints = {n: [ast.unparse(k) for d in made for k in getattr(d, "keywords", ())] for n, made in kernels.items()}
+    asked = {name: ", ".join(said) for name, said in hints.items()}
+    return ", ".join((f"{name}: " if len(kernels) > 1 else "") + said for name, said in asked.items() if said)
+
+
+def _named(decorator: ast.expr) -> str:
+    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
 
 
 def why_best(order: tuple[Attempt, ...]) -> str:

@@ -15,7 +15,7 @@ from coda_synth.evaluator.evaluation import Baseline, Candidate, Check, Evaluati
 from coda_synth.runs.leaderboard import INDEX, board, rows
 from coda_synth.runs.ranking import best, ranked
 from coda_synth.runs.record import Attempt, Run, Usage
-from coda_synth.runs.report import report
+from coda_synth.runs.report import report, schedule_hints
 from coda_synth.runs.store import Store
 
 CHECKS = (Check("meaning", {"T": 3}, "normal", 1, "reference", 0.5),)
@@ -216,6 +216,29 @@ def test_a_runs_rows_and_totals() -> None:
     assert (made.rows[0].vs_bare, made.rows[0].measured, made.rows[0].seconds) == (0.8, False, 5.0)
     assert (made.totals.attempts, made.totals.passed, made.totals.input_tokens) == (3, 1, 110)
     assert (made.totals.cached_tokens, made.totals.output_tokens, made.totals.usd) == (60, 11, 0.75)
+
+
+def test_the_why_of_an_attempt_is_what_sets_it_apart_from_the_best() -> None:
+    def passed(step: int, hint: str, ms: float, *said: str) -> Attempt:
+        made = attempt(step, f"@kernel{hint}\ndef up(): ...\n", models=(modelled(ms),))
+        assert made.evaluation
+        lines = ("; ".join(("llama: a: 1 GB, bound by memory", *said, f"modelled {ms} ms, 100%")), "other: a: 9 GB")
+        return replace(made, evaluation=replace(made.evaluation, profile=lines))
+
+    best = passed(1, "", 1.0, "2 waves")
+    more = (passed(2, "(block_n=128)", 2.0, "4 waves"), passed(3, "(stages=2)", 3.0, "2 waves"))
+    wrong = attempt(4, "b", verdict=Verdict.INCORRECT)
+    assert wrong.evaluation
+    mapped = replace(wrong.evaluation, diagnostics=(Diagnostic("Wrong", "act is off\n  .#."),))
+    rows = report(Run("r", "t", "p", "m", {}, "", "0"), (best, *more, replace(wrong, evaluation=mapped))).rows
+    assert [r.why for r in rows] == [
+        "call a: 1 GB, bound by memory; 2 waves",
+        "block_n=128: 4 waves",
+        "stages=2: call a: 1 GB, bound by memory",
+        "Wrong: act is off",
+    ]
+    assert schedule_hints("@kernel(stages=2)\ndef a(): ...\n@kernel()\ndef b(): ...\n") == "a: stages=2"
+    assert schedule_hints("def (") == schedule_hints("\0") == ""
 
 
 def test_one_unpriced_call_makes_the_total_unpriced() -> None:
