@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from coda_synth.agent.cli_failure import Exit, Failure, as_failure
 from coda_synth.agent.cli_signals import one_interrupt
-from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS, STRATEGIES
+from coda_synth.agent.config import DEVICES, NAMES, PROVIDERS, STRATEGIES, unknown_variables
 
 from coda_synth import __version__
 
@@ -60,6 +60,8 @@ def _run(given: Sequence[str]) -> int:
     if args.command is None:
         parser.print_help()
         return Exit.OK
+    for warning in () if args.quiet else unknown_variables(os.environ):
+        print(f"coda-synth: warning: {warning}", file=sys.stderr)
     return int(_body(args.body)(args))
 
 

@@ -33,13 +33,15 @@ def bench(args: argparse.Namespace) -> Exit:
         check_authors(provider_of(chosen), chosen)
     store = Store(Path(settings.runs))
     with JudgeOnDemand(settings) as judge:
+        judge.require()
         for number, cell in enumerate(cells, 1):
             chosen = replace(authors[cell.author], strategy=cell.strategy)
             provider = provider_of(chosen)
             writer = _writer(store, args.name, cell, provider, chosen)
             if writer is None:
                 continue
-            end = session(argparse.Namespace(**{**vars(args), "json": True}), writer, provider, judge, chosen)
+            hushed = argparse.Namespace(**{**vars(args), "json": True})
+            end = session(hushed, writer, provider, judge, chosen, fresh=not writer.attempts)
             _say(args, f"{number} of {len(cells)}: {cell}: {end['stop']}")
             if end["interrupted"]:
                 return Exit.INTERRUPTED
@@ -49,6 +51,7 @@ def bench(args: argparse.Namespace) -> Exit:
         print_json({"name": args.name, "lines": found, "runs": known})
     else:
         _print(args, found)
+        print(f"Record: {len(cells)} runs in {settings.runs}, one for each cell, which `coda-synth show RUN` shows")
     return Exit.OK
 
 

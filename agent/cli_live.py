@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from coda_synth.agent.budget import Budget, spent
 from coda_synth.agent.cli_view import console, table, time_text
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
+from coda_synth.agent.exchange import NAMES
 from coda_synth.evaluator.evaluation import Timing
 from coda_synth.runs.ranking import best
 from coda_synth.runs.report import attempt_row, headline, time_ms
+from coda_synth.runs.store import place_after
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -27,11 +30,18 @@ _AROUND = 10  # lines of the screen that are not rows of attempts
 _WRITING = "the author is writing"
 
 
+def _asked(writer: RunWriter, step: int) -> str:
+    """Where a person finds the question, and where the answer belongs."""
+    folder = writer.step(place_after(writer.attempts) + step - len(writer.attempts) - 1)
+    return f"the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
+
+
 class View:
     """Told of what happens in one run; drawn whenever somebody looks."""
 
     def __init__(self, writer: RunWriter, budget: Budget) -> None:
         self._run, self._budget = writer.run, budget
+        self._said = partial(_asked, writer) if writer.run.provider == "exchange" else lambda step: _WRITING
         self._attempts: tuple[Attempt, ...] = writer.attempts
         self._before, self._started = spent(self._attempts).seconds, time.monotonic()
         self._now: Mapping[int, str] = {}  # steps in hand, and what is being done
@@ -39,7 +49,7 @@ class View:
     def tell(self, event: Event) -> None:
         """Replaces what it holds and changes nothing in place: it is drawn from another thread."""
         if isinstance(event, StepStarted):
-            self._now = {**self._now, event.step: _WRITING}
+            self._now = {**self._now, event.step: self._said(event.step)}
         elif isinstance(event, StageReached):
             self._now = {**self._now, event.step: f"candidate {event.candidate}: {event.stage}"}
         else:
@@ -92,15 +102,24 @@ class Watch:
     """Told of the events of one run; shows them, or does not."""
 
     def __init__(
-        self, view: View | None = None, live: Live | None = None, lines: Console | None = None, task: str = ""
+        self,
+        view: View | None = None,
+        live: Live | None = None,
+        lines: Console | None = None,
+        task: str = "",
+        asked: Callable[[int], str] | None = None,
     ) -> None:
-        self._view, self._live, self._lines, self._task = view, live, lines, task
+        self._view, self._live, self._lines, self._task, self._asked = view, live, lines, task, asked
 
     def tell(self, event: Event) -> None:
         if self._view is not None and self._live is not None:
             self._view.tell(event)
             if isinstance(event, StepEnded):
                 self._live.refresh()
+        elif self._lines is not None and isinstance(event, StepStarted) and self._asked:
+            self._lines.print(
+                f"{self._task}, step {event.step}: {self._asked(event.step)}", markup=False, soft_wrap=True
+            )
         elif self._lines is not None and isinstance(event, StepEnded):
             row = attempt_row(event.attempt)
             lead = ", the best so far" if event.leads else ""
@@ -115,7 +134,8 @@ def watching(args: argparse.Namespace, writer: RunWriter, budget: Budget) -> Ite
     if args.quiet or args.json or os.environ.get("CI", "").lower() not in ("", "0", "false"):
         yield Watch()
     elif not screen.is_terminal or screen.is_dumb_terminal:
-        yield Watch(lines=screen, task=writer.run.task)
+        asked = partial(_asked, writer) if writer.run.provider == "exchange" else None
+        yield Watch(lines=screen, task=writer.run.task, asked=asked)
     else:
         view = View(writer, budget)
         with Live(_Drawn(view, screen), console=screen, transient=True) as live:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def show(args: argparse.Namespace) -> Exit:
     """Prints a run, or one of its attempts in full."""
+    from coda_synth.agent.budget import Stop
     from coda_synth.agent.cli_run import print_run
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.runs.report import report
@@ -31,7 +32,8 @@ def show(args: argparse.Namespace) -> Exit:
         print_json({**data, "note": record.note, "ended": _ended(record)})
     else:
         remarks = [f"Note:    {record.note}" if record.note else "", f"Ended:   {_ended(record)}"]
-        print_run(console(), found, folder, runs_option(args), "\n".join(filter(None, remarks)))
+        stop = record.end.stop if record.end else Stop.INTERRUPTED
+        print_run(console(), found, folder, runs_option(args), "\n".join(filter(None, remarks)), stop)
     return Exit.OK
 
 
@@ -116,7 +118,7 @@ def export(args: argparse.Namespace) -> Exit:
     lines = [
         f"{candidate.task}, candidate {candidate.id}, is now the package {package} in {out}",
         "Next:",
-        f"  pip install {out}",
+        f"  pip install '{out}[test]'",
         f"  python -m pytest {out}",
     ]
     for line in lines:

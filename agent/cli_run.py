@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from coda_synth.agent.budget import Stop
 from coda_synth.agent.cli_view import attempts_table, table, time_text
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing
 from coda_synth.runs.leaderboard import Board, Row
@@ -15,15 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 
-def print_run(screen: Console, report: Report, folder: Path, options: str, remark: str = "") -> None:
-    """options: what the next commands need to find the same record, as " --runs PATH"."""
+def print_run(
+    screen: Console, report: Report, folder: Path, options: str, remark: str = "", stop: str = Stop.INTERRUPTED
+) -> None:
+    """options: what the next commands need to find the same record, as " --runs PATH". stop: why the run ended."""
     run = report.run
     author = f"{run.provider} {run.model}".strip()
     _say(screen, f"{run.task} by {author}, run {run.id}, started {run.started}")
-    screen.print(attempts_table(report.rows))
-    _say(screen, "")
+    if report.rows:
+        screen.print(attempts_table(report.rows))
+        _say(screen, "")
     remarks = [remark] if remark else []
-    for line in [*remarks, *_best(report, folder), *_cost(report.totals), *_next(report, options)]:
+    for line in [*remarks, *_best(report, folder), *_cost(report.totals), *_next(report, options, stop)]:
         _say(screen, line)
 
 
@@ -68,12 +74,36 @@ def _cost(totals: Totals) -> list[str]:
     return [f"Cost:  {tokens}, {price}"]
 
 
-def _next(report: Report, options: str) -> list[str]:
+def _next(report: Report, options: str, stop: str) -> list[str]:
     run, command = report.run, command_name()
-    steps = [f"{command} show {run.id}{options}", f"{command} leaderboard --task {run.task}{options}"]
+    first = []
+    if stop in (Stop.WAITING, Stop.INTERRUPTED):
+        first = [f"{command} resume {run.id}{options}"]
+    elif stop == Stop.STUCK:
+        ask = f"{command} synth {run.task}{options} --provider"
+        first = [f"{ask} exchange    # you, or any agent, write the program", f"{ask} anthropic   # or another model"]
+    steps = [*first, f"{command} show {run.id}{options}", f"{command} leaderboard --task {run.task}{options}"]
     if report.best is not None:
         steps.append(f"{command} export {run.id}{options} --out exports/{run.task}")
     return ["Next:", *(f"  {step}" for step in steps)]
+
+
+def print_summary(screen: Console, ends: Sequence[Mapping[str, Any]]) -> None:
+    """One line for each of several runs: what came out, the best time, and where it lies."""
+    cells = []
+    for end in ends:
+        report, folder = end["report"], Path(end["folder"])
+        attempt, candidate, time = report.best, "-", "-"
+        if attempt is not None and attempt.evaluation is not None and attempt.candidate is not None:
+            figure = headline(attempt.evaluation)
+            time = _time(figure) if figure else "untimed"
+            candidate = attempt.candidate.id
+        outcome = "passed" if attempt else "waits" if end["waiting"] else "none passed"
+        cells.append((report.run.task, outcome, candidate, time, end["ended"], str(folder)))
+    passed = sum(end["report"].best is not None for end in ends)
+    title = f"{passed} of {len(ends)} passed"
+    _say(screen, "")
+    screen.print(table(("task", "outcome", "best", "time", "ended", "where"), cells, title=title, right=("time",)))
 
 
 def command_name() -> str:

@@ -99,6 +99,12 @@ class JudgeOnDemand:
         """Starts it now, so that it warms up while the author writes."""
         _ = self._judge
 
+    def require(self) -> None:
+        """Raises Failure where a GPU was asked for and there is none: better now than when a run has begun."""
+        if self._settings.device == "cuda" and not self._judge.reference.ready().get("cuda"):
+            said = "--device cuda asks for a CUDA device, and torch sees none here; --device cpu checks without one"
+            raise Failure(said, Exit.ENVIRONMENT)
+
     def evaluate(
         self,
         candidate: Candidate,
@@ -127,21 +133,31 @@ class JudgeOnDemand:
 
 
 def session(
-    args: argparse.Namespace, writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config
+    args: argparse.Namespace,
+    writer: RunWriter,
+    provider: Provider,
+    judge: JudgeOnDemand,
+    settings: config.Config,
+    fresh: bool = False,
 ) -> dict[str, Any]:
-    """Works on a run until it stops, shows how, and gives that as data. The record is whole whatever happens."""
+    """Works on a run until it stops, shows how, and gives that as data. The record is whole whatever happens.
+
+    fresh: begun just now, so that it leaves nothing behind where it could not even begin.
+    """
     from coda_synth.agent.cli_live import watching
     from coda_synth.agent.cli_view import console
 
     try:
         with watching(args, writer, loop_settings(settings).budget) as watch:
-            outcome = _run(writer, provider, judge, settings, watch)
+            outcome = _run(writer, provider, judge, settings, watch, fresh)
         return _end(args, writer, outcome, console())
     finally:
         writer.close()
 
 
-def _run(writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config, watch: Watch) -> Outcome:
+def _run(
+    writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config, watch: Watch, fresh: bool
+) -> Outcome:
     from coda_synth.agent.lessons import LessonsError, learn, load, told
     from coda_synth.agent.loop import synthesize
     from coda_synth.agent.provider import ProviderError
@@ -159,26 +175,27 @@ def _run(writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: 
         learn(root, writer.run, outcome.attempts)
         return outcome
     except (ProviderError, JudgeError, StoreError, LessonsError) as error:
+        if fresh and writer.discarded():
+            raise
         told_where = f"the record up to there: {writer.folder}; `coda-synth resume {writer.run.id}` goes on with it"
         raise Failure(f"{error} ({told_where})", Exit.ENVIRONMENT) from error
 
 
 def _end(args: argparse.Namespace, writer: RunWriter, outcome: Outcome, screen: Any) -> dict[str, Any]:
     from coda_synth.agent.cli_record import runs_option
-    from coda_synth.agent.cli_run import command_name, print_run
+    from coda_synth.agent.cli_run import print_run
     from coda_synth.agent.loop import Stop
     from coda_synth.runs.report import report
 
     found = report(writer.run, outcome.attempts)
     waiting = outcome.stop is Stop.WAITING
     if not args.json:
-        print_run(screen, found, writer.folder, runs_option(args), f"Ended:   {outcome.reason}")
-        if waiting:
-            screen.print(f"  {command_name()} resume {writer.run.id}{runs_option(args)}", markup=False, soft_wrap=True)
+        print_run(screen, found, writer.folder, runs_option(args), f"Ended:   {outcome.reason}", outcome.stop)
     return {
         "report": found,
         "folder": str(writer.folder),
         "stop": outcome.reason,
+        "ended": outcome.stop.value,
         "interrupted": outcome.stop is Stop.INTERRUPTED,
         "waiting": waiting,
     }

@@ -27,25 +27,22 @@ def synth(args: argparse.Namespace) -> Exit:
     known_target(settings.target)
     provider = provider_of(settings)
     check_authors(provider, settings)
-    from coda_synth.agent.cli_view import print_json
     from coda_synth.runs.store import Store
 
     store = Store(Path(settings.runs))
     ends: list[dict[str, Any]] = []
     with JudgeOnDemand(settings) as judge:
+        judge.require()
         for name in names:
             writer = store.create(head(name, provider, settings))
-            ends.append(session(args, writer, provider, judge, settings))
+            ends.append(session(args, writer, provider, judge, settings, fresh=True))
             if ends[-1]["interrupted"]:
                 break
-    if args.json:
-        print_json(ends if len(names) > 1 else ends[0])
-    return exit_of(ends)
+    return _shown(args, ends, len(names) != 1)
 
 
 def resume(args: argparse.Namespace) -> Exit:
     """Goes on with runs under the budgets that they began with, or those given now."""
-    from coda_synth.agent.cli_view import print_json
     from coda_synth.runs.store import Store
 
     store = Store(Path(config.of(args).runs))
@@ -55,8 +52,20 @@ def resume(args: argparse.Namespace) -> Exit:
         ends.append(_resume(args, store, name))
         if ends[-1]["interrupted"]:
             break
+    if not names and not args.json:
+        print("no run waits for a reply")
+    return _shown(args, ends, len(names) != 1)
+
+
+def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], several: bool) -> Exit:
+    """The end of a command over runs, each of which has been shown: of several a summary, and the exit code."""
+    from coda_synth.agent.cli_run import print_summary
+    from coda_synth.agent.cli_view import console, print_json
+
     if args.json:
-        print_json(ends if len(names) != 1 else ends[0])
+        print_json(ends if several else ends[0])
+    elif len(ends) > 1:
+        print_summary(console(), ends)
     return exit_of(ends)
 
 
@@ -67,8 +76,9 @@ def _resume(args: argparse.Namespace, store: Store, name: str) -> dict[str, Any]
     known_target(settings.target)
     provider = provider_of(settings)
     check_authors(provider, settings)
-    writer = store.open(name)
     with JudgeOnDemand(settings) as judge:
+        judge.require()
+        writer = store.open(name)
         return session(args, writer, provider, judge, settings)
 
 

@@ -45,6 +45,7 @@ class OpenAICompatible:
         self._key = os.environ.get(KEY, "").strip() or "none"  # the SDK wants one even where the server does not
         self._options = options
         self.model = options.model
+        self._listed = True
 
     @property
     def max_output_tokens(self) -> int:
@@ -56,6 +57,7 @@ class OpenAICompatible:
             listed = retry.call(self._service, lambda: [m.id for m in self._client.models.list()])
         except ProviderError as error:
             if "has no model" in str(error) or "refuses the request" in str(error):
+                self._listed = False
                 return
             raise
         if listed and self.model not in listed:
@@ -67,7 +69,13 @@ class OpenAICompatible:
 
     def propose(self, request: Request) -> Reply:
         started = time.monotonic()
-        answer = retry.call(self._service, lambda: self._once(request), request)
+        try:
+            answer = retry.call(self._service, lambda: self._once(request), request)
+        except ProviderError as error:
+            if self._listed or "has no model" not in str(error):
+                raise
+            said = f"{error}; it knows no list of models either: is {self._base_url} right? Most end in /v1"
+            raise ProviderError(said) from error
         return Reply(
             text=_THOUGHTS.sub("", answer.text).lstrip("\n"),
             outcome=_OUTCOMES.get(answer.finish, "text"),

@@ -72,6 +72,7 @@ _REALS = (
     *("minutes", "usd", "gpu_seconds", "within"),
     *("call_seconds", "build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
 )
+_OTHERS = ("API_KEY", "MODELS")  # variables that are no settings: a server's key, a table of prices
 _SWITCHES = ("allow_unpriced", "wait")
 _POSITIVE = (*_REALS, "tokens", "patience", "max_output_tokens")
 _KINDS: dict[str, type] = {**dict.fromkeys(_INTEGERS, int), **dict.fromkeys(_REALS, float)}
@@ -91,14 +92,14 @@ def load(folder: Path, environ: Mapping[str, str], flags: Mapping[str, object]) 
 def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
     """The settings of a run that goes on: as it was begun, with what this command line and this machine say over it.
 
-    Where the record lies, and on what device to work, belongs to the machine and not to the run.
+    Where the record lies belongs to the machine and not to the run.
     """
     here = of(args)
-    begun = {name: value for name, value in kept.items() if name in NAMES and name not in ("runs", "device")}
+    begun = {name: value for name, value in kept.items() if name in NAMES and name != "runs"}
     given = {name: value for name in NAMES if (value := getattr(args, name, None)) is not None}
     chosen = {name: _typed(name, value, "the run's settings") for name, value in begun.items()}
     chosen |= {name: _typed(name, value, "the command line") for name, value in given.items()}
-    return replace(Config(), **{**chosen, "runs": here.runs, "device": here.device})  # type: ignore[arg-type]
+    return replace(Config(), **{**chosen, "runs": here.runs})  # type: ignore[arg-type]
 
 
 def of(args: argparse.Namespace) -> Config:
@@ -123,8 +124,16 @@ def _file(folder: Path) -> tuple[str, Mapping[str, object]]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, object]:
-    """CODA_SYNTH_ATTEMPTS and its like. Other names with the prefix are left alone: they may be another tool's."""
+    """CODA_SYNTH_ATTEMPTS and its like."""
     return {name: environ[key] for name in NAMES if environ.get(key := ENVIRONMENT + name.upper())}
+
+
+def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What has the prefix and no meaning, with the nearest that has one: a warning, for it may be another tool's."""
+    known = {ENVIRONMENT + name.upper() for name in NAMES} | {ENVIRONMENT + name for name in _OTHERS}
+    odd = sorted(name for name in environ if name.startswith(ENVIRONMENT) and name not in known)
+    near = {name: difflib.get_close_matches(name, known, n=1) for name in odd}
+    return tuple(f"{name} is no setting" + (f"; did you mean {near[name][0]}?" if near[name] else "") for name in odd)
 
 
 def _typed(name: str, value: object, source: str) -> object:

@@ -112,7 +112,7 @@ class Reading:
         options = {k: v for k, v in node.kwargs.items() if k != "dtype"}
         value = pointwise(op, [self.operand(a, axes) for a in node.args], options) if elementwise else None
         if value is None:
-            raise Stuck(node, f"the language has no words for {node.op} as it is used here", "a word or a rule for it")
+            raise Stuck(node, f"the planner has no rule for {node.op} as it is used here", "a rule for it, or a model")
         return value
 
 

@@ -97,6 +97,15 @@ class RunWriter:
                 _clear(self.folder)
             self._lock.close()
 
+    def discarded(self) -> bool:
+        """Takes away a run in which nothing has happened but that a question was written down; says whether it did."""
+        happened = [p for p in self.folder.glob(f"{STEPS}/*/*") if p.name != "prompt.md" and not p.name.startswith(".")]
+        if self.attempts or happened:
+            return False
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return True
+
     def step(self, number: int) -> Path:
         """The folder of one step, with what was asked and answered as text."""
         return self.folder / step_name(number)

@@ -59,7 +59,7 @@ class UnknownTask(LookupError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.nearest = tuple(difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.5))
+        self.nearest = tuple(difflib.get_close_matches(name.lower().replace("-", "_"), _MODULES, n=3, cutoff=0.5))
         hint = f"did you mean {' or '.join(self.nearest)}?" if self.nearest else f"the tasks are {', '.join(_MODULES)}"
         super().__init__(f"there is no task {name!r}; {hint}")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from coda_synth.agent import config
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = {k: v for k, v in os.environ.items() if not k.startswith("CODA_SYNTH_")}
@@ -85,3 +89,58 @@ def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
     line = good.splitlines().index(next(x for x in good.splitlines() if x.startswith("def linear_residual("))) + 1
     assert f"other.coda:{line}:1: error ProgramName" in said
     assert f"repair: at {line}:1 write 'def linear_residual(' in place of 'def other('" in said
+
+
+# -- runs
+
+
+def test_several_tasks_end_with_a_summary_and_the_worst_of_their_codes(tmp_path: Path) -> None:
+    """One that passes, and one where the planner's rules end: which is said of the planner, with who could go on."""
+    done = cli("synth", "linear_residual", "swiglu_backward", "--attempts", "1", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    summary = done.stdout.partition("1 of 2 passed")[2]
+    assert "linear_residual   passed" in summary and "swiglu_backward   none passed" in summary
+    assert "attempts used" in summary and "the author is stuck" in summary and "modelled" in summary
+    assert "the planner has no rule for aten.silu_backward" in done.stdout
+    assert "coda_synth synth swiglu_backward --provider exchange" in done.stdout.partition("Next:")[2]
+    left_out = tmp_path / "runs" / "20260101-000000-linear_swiglu-ffff"
+    left_out.mkdir()
+    assert f"note: runs/{left_out.name} is left out" in cli("leaderboard", cwd=tmp_path).stdout
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
+    """No GPU; a server whose every path is 404, and whose address is doubted then."""
+    done = cli("synth", "linear_residual", "--device", "cuda", cwd=tmp_path)
+    assert done.returncode == 3 and "CUDA" in done.stderr
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = ("--base-url", f"http://127.0.0.1:{server.server_port}", "--model", "m", "--allow-unpriced")
+        done = cli("synth", "linear_residual", "--provider", "openai-compatible", *where, cwd=tmp_path)
+        server.shutdown()
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert list(tmp_path.glob("runs/*")) == []
+
+
+def test_a_waiting_run_says_where_the_reply_belongs_and_how_to_go_on(tmp_path: Path) -> None:
+    assert cli("resume", "--waiting", cwd=tmp_path).stdout == "no run waits for a reply\n"
+    done = cli("synth", "linear_residual", "--provider", "exchange", "--no-wait", cwd=tmp_path)
+    (run,) = tmp_path.glob("runs/2*")
+    for said in (done.stdout, done.stderr):
+        assert f"the prompt is runs/{run.name}/steps/001/prompt.md; put the reply into" in said
+    for text in (done.stdout, cli("show", cwd=tmp_path).stdout):
+        assert "candidate" not in text.partition("Ended:")[0]  # no table of nothing
+        assert text.partition("Next:\n")[2].splitlines()[0] == f"  python -m coda_synth resume {run.name}"
+
+
+def test_a_variable_that_is_no_setting_is_warned_about(tmp_path: Path) -> None:
+    done = cli("leaderboard", cwd=tmp_path, CODA_SYNTH_ATEMPTS="3", CODA_SYNTH_API_KEY="k")
+    assert done.stderr == "coda-synth: warning: CODA_SYNTH_ATEMPTS is no setting; did you mean CODA_SYNTH_ATTEMPTS?\n"
+    assert "did you mean linear_swiglu" in cli("prompt", "LINEAR-SWIGLU", cwd=tmp_path).stderr
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but where the record lies; and what is said now is stronger."""
+    monkeypatch.chdir(tmp_path)
+    kept = {"device": "cpu", "wait": "False", "attempts": "3", "runs": "elsewhere", "seed": "5"}
+    found = config.stored(kept, argparse.Namespace(attempts=9))
+    assert (found.device, found.wait, found.attempts, found.runs, found.seed) == ("cpu", False, 9, "runs", 5)
