@@ -94,6 +94,19 @@ def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
 # -- runs
 
 
+class Nowhere(BaseHTTPRequestHandler):
+    """A server on which nothing is found."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_error(404)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
 def test_several_tasks_end_with_a_summary_and_the_worst_of_their_codes(tmp_path: Path) -> None:
     """One that passes, and one where the planner's rules end: which is said of the planner, with who could go on."""
     done = cli("synth", "linear_residual", "swiglu_backward", "--attempts", "1", "--device", "cpu", cwd=tmp_path)
@@ -112,12 +125,12 @@ def test_a_run_that_cannot_begin_leaves_nothing_behind(tmp_path: Path) -> None:
     """No GPU; a server whose every path is 404, and whose address is doubted then."""
     done = cli("synth", "linear_residual", "--device", "cuda", cwd=tmp_path)
     assert done.returncode == 3 and "CUDA" in done.stderr
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nowhere) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         where = ("--base-url", f"http://127.0.0.1:{server.server_port}", "--model", "m", "--allow-unpriced")
         done = cli("synth", "linear_residual", "--provider", "openai-compatible", *where, cwd=tmp_path)
         server.shutdown()
-    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert done.returncode == 3 and "is http://127.0.0.1" in done.stderr and "/v1" in done.stderr, done.stderr
     assert list(tmp_path.glob("runs/*")) == []
 
 
