@@ -129,7 +129,8 @@ def _parts(judge: Judge, checker: Checker, label: str, case: Case) -> Parts | No
         return None
     try:
         reply = judge.gpu.request("parts", PARTS_S, checker.run(case))
-        return from_data(Parts, reply.data["parts"])
+        found: Parts = from_data(Parts, reply.data["parts"])
+        return found
     except (ChildFailure, ChildRaised) as error:
         judge.gpu.close()
         checker.trial.profile.append(f"{label}: mainloops could not be timed alone: {error}")

@@ -17,6 +17,7 @@ from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.program import Call, InputSpec, Kernel, OutputSpec, Program, Ref, Signature, Value
 from coda_synth.coda_api.storage import ref_dtype
 from coda_synth.evaluator.execution import bind
+from coda_synth.evaluator.inputs import Inputs
 from coda_synth.evaluator.measured import Parts
 from coda_synth.evaluator.race import Clock, Lap, Run
 from coda_synth.evaluator.timing import launch_times
@@ -60,7 +61,7 @@ def _bare_ms(
     hopper, schedules = generated.form == "hopper", {_OUT: generated.schedules[call.name]}
     grid = next(launch.programs for launch in generated.launches if launch.call == call.name)
     text = lower(made, needs, local, form=generated.form, schedules=schedules, processors=grid, hopper=hopper)
-    inputs = {
+    inputs: Inputs = {
         spec.name: _random(tuple(d.size(local) for d in spec.type.dims), spec.dtype, device) for spec in needs.inputs
     }
     bound = bind(text, inputs, device)
@@ -114,4 +115,5 @@ def _seconds(run: Run, clock: Clock) -> float:
 
 def _random(shape: tuple[int, ...], dtype: str, device: str) -> torch.Tensor:
     made = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(1)) / shape[-1] ** 0.5
-    return made.to(getattr(torch, dtype))
+    kind: torch.dtype = getattr(torch, dtype)
+    return made.to(kind)

@@ -54,7 +54,7 @@ WRONG_MEANING = {
     "blocks where pairs belong": ("linear_swiglu", ("interleave(", "concat(")),
     "residual subtracted": ("linear_residual", ("gemm(y, w) + x", "gemm(y, w) - x")),
     "bias twice": ("linear_bias_gelu", ("gemm(x, w) + b", "gemm(x, w) + 2 * b")),
-    "tanh form of gelu": ("linear_bias_gelu", ("gelu(", "gelu_tanh(")),
+    "tanh form of gelu": ("linear_bias_gelu", ("gelu(gemm", "gelu_tanh(gemm")),
     "eps dropped": ("residual_rmsnorm_swiglu", ("+ eps", "+ 0 * eps")),
     "mean not taken": ("residual_rmsnorm_swiglu", ('total_sum(ssq) / size("N")', "total_sum(ssq)")),
     "rotation backwards": ("linear_rope", ("a * c - b * s, b * c + a * s", "a * c + b * s, b * c - a * s")),
