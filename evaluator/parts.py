@@ -114,6 +114,7 @@ def _seconds(run: Run, clock: Clock) -> float:
 
 
 def _random(shape: tuple[int, ...], dtype: str, device: str) -> torch.Tensor:
-    made = torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(1)) / shape[-1] ** 0.5
+    generator = torch.Generator(device).manual_seed(1)
+    made: torch.Tensor = torch.randn(shape, device=device, generator=generator) / shape[-1] ** 0.5
     kind: torch.dtype = getattr(torch, dtype)
     return made.to(kind)

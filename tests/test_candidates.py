@@ -31,7 +31,7 @@ TASKS = task_names()
 
 # A plausible slip in each candidate's text: (what stands there, what is written instead).
 SLIPS = [
-    ("linear_bias_gelu", "gelu(", "gelu_tanh("),
+    ("linear_bias_gelu", "gelu(gemm", "gelu_tanh(gemm"),
     ("linear_bias_gelu", "gemm(x, w) + b", "gemm(x, w) - b"),
     ("linear_swiglu", "interleave(w_gate, w_up", "interleave(w_up, w_gate"),
     ("linear_swiglu", "interleave(w_gate, w_up", "concat(w_gate, w_up"),
@@ -74,8 +74,8 @@ SLIPS = [
     ("rope_backward", "a * c + b * s, b * c - a * s", "a * c - b * s, b * c + a * s"),
     ("linear_bias_relu2", "z * z", "z"),
     ("linear_bias_relu2", "relu(gemm(x, w) + b)", "relu(gemm(x, w)) + b"),
-    ("linear_gelu", "gelu(", "gelu_tanh("),
-    ("linear_gelu_tanh", "gelu_tanh(", "gelu("),
+    ("linear_gelu", "gelu(gemm", "gelu_tanh(gemm"),
+    ("linear_gelu_tanh", "gelu_tanh(gemm", "gelu(gemm"),
     ("linear_geglu", "gelu(", "silu("),
     ("linear_scale_residual", "gamma * (gemm(y, w) + b)", "gamma * gemm(y, w) + b"),
     ("linear_sigmoid_gate", "sigmoid(gemm(y, w) + b)", "sigmoid(gemm(y, w)) + b"),
