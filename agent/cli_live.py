@@ -33,7 +33,7 @@ _WRITING = "the author is writing"
 def _asked(writer: RunWriter, step: int) -> str:
     """Where a person finds the question, and where the answer belongs."""
     folder = writer.step(place_after(writer.attempts) + step - len(writer.attempts) - 1)
-    return f"the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
+    return f"{_WRITING}: the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
 
 
 class View:
@@ -41,7 +41,8 @@ class View:
 
     def __init__(self, writer: RunWriter, budget: Budget) -> None:
         self._run, self._budget = writer.run, budget
-        self._said = partial(_asked, writer) if writer.run.provider == "exchange" else lambda step: _WRITING
+        asked = partial(_asked, writer)
+        self._said: Callable[[int], str] = asked if writer.run.provider == "exchange" else lambda step: _WRITING
         self._attempts: tuple[Attempt, ...] = writer.attempts
         self._before, self._started = spent(self._attempts).seconds, time.monotonic()
         self._now: Mapping[int, str] = {}  # steps in hand, and what is being done
@@ -65,7 +66,8 @@ class View:
         title = f"{self._run.task} by {self._run.provider} {self._run.model}".strip()
         more = [Text(f"({hidden} earlier attempts)", style="dim")] if hidden else []
         now = [Text(f"step {step}: {said}", style="cyan") for step, said in sorted(self._now.items())]
-        return Group(Text(title, style="bold"), *more, shown, *now, Text(self._lead()), Text(self._spend()))
+        attempts = [*more, shown] if cells else []
+        return Group(Text(title, style="bold"), *attempts, *now, Text(self._lead()), Text(self._spend()))
 
     def _lead(self) -> str:
         leader = best(self._attempts)
