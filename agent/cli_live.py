@@ -18,7 +18,7 @@ from coda_synth.evaluator.evaluation import Timing
 from coda_synth.runs.ranking import best
 from coda_synth.runs.report import attempt_row, headline, time_ms
 from coda_synth.runs.store import place_after
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -66,7 +66,7 @@ class View:
         title = f"{self._run.task} by {self._run.provider} {self._run.model}".strip()
         more = [Text(f"({hidden} earlier attempts)", style="dim")] if hidden else []
         now = [Text(f"step {step}: {said}", style="cyan") for step, said in sorted(self._now.items())]
-        attempts = [*more, shown] if cells else []
+        attempts: list[RenderableType] = [*more, shown] if cells else []
         return Group(Text(title, style="bold"), *attempts, *now, Text(self._lead()), Text(self._spend()))
 
     def _lead(self) -> str:
