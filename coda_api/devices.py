@@ -32,6 +32,11 @@ class Device:
     clock_hz: float
     source: str
 
+    @property
+    def has_tma(self) -> bool:
+        """Descriptors are hardware from sm_90 on; before, triton turns them into loads that it does not pipeline."""
+        return self.target.startswith("sm_") and int(self.target.removeprefix("sm_")) >= 90
+
     def peak_flops(self, dtype: str) -> float:
         return self.peak_fp32_flops_per_s if dtype == "float32" else self.peak_flops_per_s
 

@@ -115,9 +115,11 @@ def _lowered(data: Mapping[str, Any]) -> Generated:
         program,
         facts.signature,
         facts.headline[1],
+        form=None if target.has_tma else "pointer",
         schedules=schedules,
         processors=target.sms,
         hopper=target.target == "sm_90",
+        shared_bytes=target.shared_bytes,
     )
 
 

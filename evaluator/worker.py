@@ -75,11 +75,25 @@ def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
         program,
         facts.signature,
         case.sizes,
-        form=None if case.form == "auto" else case.form,
+        form=_form(case),
         schedules=case.schedules,
         processors=case.processors,
         hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0),
+        **_shared(),
     )
+
+
+def _form(case: Case) -> str | None:
+    """The best that this device can run, where the case leaves it open: before Hopper there is no TMA."""
+    if case.form != "auto":
+        return case.form
+    return "pointer" if DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0) else None
+
+
+def _shared() -> dict[str, int]:
+    """What one block may take on this GPU; the interpreter has no limit."""
+    found = getattr(torch.cuda.get_device_properties(0), "shared_memory_per_block_optin", 0) if DEVICE == "cuda" else 0
+    return {"shared_bytes": found} if found else {}
 
 
 def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:

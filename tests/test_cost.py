@@ -107,3 +107,7 @@ def test_a_slower_device_takes_longer():
     starved = dataclasses.replace(H200, copy_bytes_per_s=1e9)
     cost = priced("linear_swiglu", sizes, on=starved)
     assert cost.seconds == pytest.approx(cost.bytes / 1e9 + LAUNCH_S)
+
+
+def test_tma_is_hopper_and_newer() -> None:
+    assert device("H200").has_tma and not device("A100").has_tma
