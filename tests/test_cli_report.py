@@ -16,7 +16,8 @@ def test_a_repair_has_a_place_and_says_what_goes() -> None:
     source = "a = b, c"
     assert "at 1:6 delete ', c'" in said(Diagnostic("R", "m", 1, 8, fix=Edit(1, 6, 9, "")), source)
     assert "at 1:5 write 'x' in place of 'b'" in said(Diagnostic("R", "m", 1, 5, fix=Edit(1, 5, 6, "x")), source)
-    assert said(Diagnostic("R", "m", 1, 1, fix=Edit(1, 1, 1, "@kernel\n")), source).endswith("at 1:1 write '@kernel\\n'")
+    added = Diagnostic("R", "m", 1, 1, fix=Edit(1, 1, 1, "@kernel\n"))
+    assert said(added, source).endswith("at 1:1 write '@kernel\\n'")
 
 
 def test_a_map_has_a_legend() -> None:

@@ -288,7 +288,10 @@ STUCK = [
         ),
         "cuts all 2.F columns in two.*takes a part of a weight",
     ),
-    (spec("running", lambda x, w: {"y": torch.cumsum(x @ w.t(), -1)}, XW, "y:T,F"), "the planner has no rule for aten.cumsum"),
+    (
+        spec("running", lambda x, w: {"y": torch.cumsum(x @ w.t(), -1)}, XW, "y:T,F"),
+        "the planner has no rule for aten.cumsum",
+    ),
     (spec("columns", lambda x, w: {"y": torch.softmax(x @ w.t(), 0)}, XW, "y:T,F"), "another dim than the last"),
     (
         spec(
