@@ -23,10 +23,7 @@ class SliceValues:
         self, name: str, source: str, kernel: Kernel, live: Mapping[str, Value], geometry: Geometry, tensors: Tensors
     ) -> None:
         self.kernel, self.live, self.geometry, self.tensors = kernel, live, geometry, tensors
-        owned = [
-            f"{n}_{part}" for n in (*(p.name for p in kernel.params), *live) for part in ("ring", "stages", "out_ring")
-        ]
-        self.names = Names((name, f"{name}_epilogue", f"{name}_loader", f"{name}_consumer", *owned))
+        self.names = Names((name, f"{name}_epilogue", f"{name}_loader", f"{name}_consumer"))
         self.param_names = {p.name: self.names.new(p.name) for p in kernel.params}
         self.output_names = {name: self._output_name(name, value) for name, value in live.items()}
         self.sizes = SizeNames(self.names, geometry.sizes, group_symbols(live))
