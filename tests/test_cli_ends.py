@@ -17,7 +17,8 @@ import pytest
 from coda_synth.agent import config
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = {k: v for k, v in os.environ.items() if not k.startswith("CODA_SYNTH_")}
+# CI: in CI no progress is shown, and here it is what is looked at
+KEPT = {k: v for k, v in os.environ.items() if not k.startswith("CODA_SYNTH_") and k != "CI"}
 ENVIRON = {**KEPT, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
