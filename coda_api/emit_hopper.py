@@ -109,8 +109,8 @@ class _HopperEmitter(HopperPlan):
             "    stage = step % STAGES",
             "    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)",
             f"    mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * {size})",
-            f"    tma.async_copy_global_to_shared({a}, {at_a}, full.index(stage), {a}_stages.index(stage))",
-            f"    tma.async_copy_global_to_shared({b}, {at_b}, full.index(stage), {b}_stages.index(stage))",
+            f"    tma_load({a}, {at_a}, full.index(stage), {a}_stages.index(stage))",
+            f"    tma_load({b}, {at_b}, full.index(stage), {b}_stages.index(stage))",
             "    step += 1",
             *self._tile_loads(),
         ]
@@ -159,7 +159,7 @@ class _HopperEmitter(HopperPlan):
                 for segment in range(count):
                     at = f"slot * {count} + {segment}" if count > 1 else "slot"
                     lines.append(
-                        f"tma.async_copy_global_to_shared({text}, [row, {self._start_of(text, columns, segment)}], "
+                        f"tma_load({text}, [row, {self._start_of(text, columns, segment)}], "
                         f"loaded.index(slot), {text}_ring.index({at}))"
                     )
         return [*lines, f"slice_step += {slices}" if self.groups == 1 else "turn_step += 1"]

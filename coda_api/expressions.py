@@ -73,6 +73,8 @@ _RESERVED |= {
     "gl",
     "gluon",
     "tma",
+    "tma_load",
+    "tma_store",
     "mbarrier",
     "described",
     "described_g",

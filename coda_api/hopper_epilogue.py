@@ -99,7 +99,7 @@ class HopperEpilogue(Epilogue):
         self._pair(pointer, cols)
         self._write(f"{pointer}_ring.index({at}).store({text})")
         place = f"[row, {self.slice.start(cols, segment)}]"
-        self.staged.append(f"tma.async_copy_shared_to_global({pointer}, {place}, {pointer}_ring.index({at}))")
+        self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
 
     def _pair(self, pointer: str, cols: Dim) -> None:
         """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes."""

@@ -75,6 +75,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 """
+_GLUON_NAMES = """
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+"""
 
 
 def head_text(title: str, program: str, form: str, processors: int, gluon: bool) -> str:
@@ -87,7 +92,8 @@ def head_text(title: str, program: str, form: str, processors: int, gluon: bool)
         imports=(_GLUON_IMPORTS if gluon else "") + (_DESCRIPTOR if form != "pointer" else ""),
         processors=processors,
     )
-    return head + _PROGRAMS + (_DESCRIBED if form != "pointer" else "") + (_GLUON if gluon else "")
+    described, names, described_g = _DESCRIBED * (form != "pointer"), _GLUON_NAMES * gluon, _GLUON * gluon
+    return head + names + _PROGRAMS + described + described_g
 
 
 def _harmless(title: str) -> str:

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -97,8 +101,8 @@ def gated_epilogue(
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, v_2 * dg + v * du, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
-    tma.async_copy_shared_to_global(act_out, [row, col], act_out_ring.index(out_slot))
+    tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
+    tma_store(act_out, [row, col], act_out_ring.index(out_slot))
     mbarrier.arrive(freed.index(slot), count=1)
     return zdz_sum
 
@@ -118,41 +122,41 @@ def gated_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(e, [row, k], full.index(stage), e_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
+            tma_load(e, [row, k], full.index(stage), e_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, col * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, col * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 1) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 2) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 3) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 4) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 4) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 128) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 128) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 5) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 5) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 160) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 160) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 6) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 6) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 192) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 192) * 2], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 7) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 7) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(z, [row, (col + 224) * 2], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 224) * 2], loaded.index(slot), z_ring.index(slot))
         slice_step += 8
 
 
@@ -289,7 +293,7 @@ def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out
     tma.store_wait(0)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dw_out, [row, col], dw_out_ring.index(out_slot))
+    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -306,8 +310,8 @@ def weights_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(e, [k, row], full.index(stage), e_stages.index(stage))
-            tma.async_copy_global_to_shared(act, [k, col], full.index(stage), act_stages.index(stage))
+            tma_load(e, [k, row], full.index(stage), e_stages.index(stage))
+            tma_load(act, [k, col], full.index(stage), act_stages.index(stage))
             step += 1
 
 

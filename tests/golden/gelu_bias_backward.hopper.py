@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -80,8 +84,8 @@ def activation_epilogue(
     b_cols = gl.load(b + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
     zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, (z_tile - b_cols) * dz, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(dz_out, [row, col], z_ring.index(slot))
-    tma.async_copy_shared_to_global(act_out, [row, col], act_out_ring.index(out_slot))
+    tma_store(dz_out, [row, col], z_ring.index(slot))
+    tma_store(act_out, [row, col], act_out_ring.index(out_slot))
     return zdz_sum
 
 
@@ -100,41 +104,41 @@ def activation_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(e, [row, k], full.index(stage), e_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
+            tma_load(e, [row, k], full.index(stage), e_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 8
         mbarrier.wait(freed.index(slot), ((slice_step // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, col], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, col], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 1) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 32)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 32)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 2) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 64)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 64)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 3) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 96)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 96)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 4) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 4) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 128)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 128)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 5) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 5) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 160)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 160)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 6) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 6) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 192)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 192)], loaded.index(slot), z_ring.index(slot))
         slot = (slice_step + 7) % 8
         mbarrier.wait(freed.index(slot), (((slice_step + 7) // 8) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
-        tma.async_copy_global_to_shared(z, [row, (col + 224)], loaded.index(slot), z_ring.index(slot))
+        tma_load(z, [row, (col + 224)], loaded.index(slot), z_ring.index(slot))
         slice_step += 8
 
 
@@ -288,7 +292,7 @@ def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out
     tma.store_wait(0)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dw_out, [row, col], dw_out_ring.index(out_slot))
+    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -305,8 +309,8 @@ def weights_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(e, [k, row], full.index(stage), e_stages.index(stage))
-            tma.async_copy_global_to_shared(act, [k, col], full.index(stage), act_stages.index(stage))
+            tma_load(e, [k, row], full.index(stage), e_stages.index(stage))
+            tma_load(act, [k, col], full.index(stage), act_stages.index(stage))
             step += 1
 
 

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -74,7 +78,7 @@ def data_epilogue(z, step, dx_out_ring, WHICH: gl.constexpr, row, col, dx_out):
     tma.store_wait(0)
     dx_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dx_out, [row, col], dx_out_ring.index(out_slot))
+    tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -91,8 +95,8 @@ def data_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dy, [row, k], full.index(stage), dy_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
+            tma_load(dy, [row, k], full.index(stage), dy_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -17,6 +17,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -58,7 +62,7 @@ def product_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -75,8 +79,8 @@ def product_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(x, [row, k], full.index(stage), x_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -106,7 +110,7 @@ def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: g
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     amax_max = maximum_g(amax_max, reduce_max_g(gl.where(cols[None, :] < N, gl.abs(z), float("-inf")), 1))
     fence_async_shared()
-    tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
+    tma_store(z_out, [row, col], z_out_ring.index(out_slot))
     return amax_max
 
 
@@ -124,8 +128,8 @@ def project_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(x, [row, k], full.index(stage), x_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

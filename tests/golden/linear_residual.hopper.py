@@ -17,6 +17,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -60,7 +64,7 @@ def project_epilogue(z, step, x_ring, loaded, freed, WHICH: gl.constexpr, row, c
     out = z + x_tile
     x_ring.index(slot).store(out.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_out, [row, col], x_ring.index(slot))
+    tma_store(out_out, [row, col], x_ring.index(slot))
 
 
 @gluon.jit
@@ -78,14 +82,14 @@ def project_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slice_step = turn_step // 2 * 1
         slot = turn_step % 2 * 1 + slice_step % 1
         mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         turn_step += 1
 
 

@@ -17,6 +17,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -69,7 +73,7 @@ def project_epilogue(z, step, x_ring, loaded, freed, row, col, out_out, gamma, b
     out = x_tile + gamma_cols * (z + b_cols)
     x_ring.index(slot).store(out.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_out, [row, col], x_ring.index(slot))
+    tma_store(out_out, [row, col], x_ring.index(slot))
 
 
 @gluon.jit
@@ -87,17 +91,17 @@ def project_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slice_step += 2
 
 

@@ -19,6 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -117,8 +121,8 @@ def residual_epilogue(
     h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_ring.index(slot))
-    tma.async_copy_shared_to_global(h_out, [row, col], h_out_ring.index(out_slot))
+    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(h_out, [row, col], h_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -137,25 +141,25 @@ def residual_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 4
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 2) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 3) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 4
 
 
@@ -276,8 +280,8 @@ def gate_up_epilogue(z, step, z_out_ring, act_out_ring, WHICH: gl.constexpr, row
     act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
-    tma.async_copy_shared_to_global(act_out, [row, col // 2], act_out_ring.index(out_slot))
+    tma_store(z_out, [row, col], z_out_ring.index(out_slot))
+    tma_store(act_out, [row, col // 2], act_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -294,8 +298,8 @@ def gate_up_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(h, [row, k], full.index(stage), h_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(h, [row, k], full.index(stage), h_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 
@@ -389,7 +393,7 @@ def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, 
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -406,8 +410,8 @@ def rotary_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(h, [row, k], full.index(stage), h_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(h, [row, k], full.index(stage), h_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -19,6 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -70,7 +74,7 @@ def gradient_epilogue(z, zdz_sum, step, dz_out_ring, row, col, target_rows, r, d
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, z * dz, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(dz_out, [row, col], dz_out_ring.index(out_slot))
+    tma_store(dz_out, [row, col], dz_out_ring.index(out_slot))
     return zdz_sum
 
 
@@ -88,8 +92,8 @@ def gradient_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(h, [row, k], full.index(stage), h_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(h, [row, k], full.index(stage), h_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 
@@ -253,7 +257,7 @@ def hidden_epilogue(z, step, dh_out_ring, WHICH: gl.constexpr, row, col, alpha, 
     tma.store_wait(0)
     dh_out_ring.index(out_slot).store(dh.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dh_out, [row, col], dh_out_ring.index(out_slot))
+    tma_store(dh_out, [row, col], dh_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -270,8 +274,8 @@ def hidden_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dz, [row, k], full.index(stage), dz_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
+            tma_load(dz, [row, k], full.index(stage), dz_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
 
 
@@ -347,7 +351,7 @@ def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, alpha,
     tma.store_wait(0)
     dw_out_ring.index(out_slot).store(dw.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dw_out, [row, col], dw_out_ring.index(out_slot))
+    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -364,8 +368,8 @@ def weights_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dz, [k, row], full.index(stage), dz_stages.index(stage))
-            tma.async_copy_global_to_shared(h, [k, col], full.index(stage), h_stages.index(stage))
+            tma_load(dz, [k, row], full.index(stage), dz_stages.index(stage))
+            tma_load(h, [k, col], full.index(stage), h_stages.index(stage))
             step += 1
 
 

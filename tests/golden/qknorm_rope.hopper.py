@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -99,8 +103,8 @@ def normed_rotary_epilogue(
     y_out_ring.index(out_slot * 2 + 0).store(y_low.to(gl.bfloat16))
     y_out_ring.index(out_slot * 2 + 1).store(y_high.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot * 2 + 0))
-    tma.async_copy_shared_to_global(y_out, [row, col + 64], y_out_ring.index(out_slot * 2 + 1))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot * 2 + 0))
+    tma_store(y_out, [row, col + 64], y_out_ring.index(out_slot * 2 + 1))
 
 
 @gluon.jit
@@ -117,8 +121,8 @@ def normed_rotary_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(x, [row, k], full.index(stage), x_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 
@@ -199,7 +203,7 @@ def linear_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -216,8 +220,8 @@ def linear_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(x, [row, k], full.index(stage), x_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -19,6 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -158,8 +162,8 @@ def out_proj_epilogue(
     dg_out_ring.index(out_slot).store(dg.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, d * d, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_ring.index(slot))
-    tma.async_copy_shared_to_global(dg_out, [row, col], dg_out_ring.index(out_slot))
+    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(dg_out, [row, col], dg_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -178,25 +182,25 @@ def out_proj_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 4
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 2) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 3) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 4
 
 
@@ -316,7 +320,7 @@ def project_epilogue(z, step, z_out_ring, WHICH: gl.constexpr, row, col, rstd_ro
     tma.store_wait(0)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(z_out, [row, col], z_out_ring.index(out_slot))
+    tma_store(z_out, [row, col], z_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -333,8 +337,8 @@ def project_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dg, [row, k], full.index(stage), dg_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(dg, [row, k], full.index(stage), dg_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -76,8 +80,8 @@ def out_proj_epilogue(
     h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_ring.index(slot))
-    tma.async_copy_shared_to_global(h_out, [row, col], h_out_ring.index(out_slot))
+    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(h_out, [row, col], h_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -96,25 +100,25 @@ def out_proj_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 4
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 2) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 3) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 4
 
 

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -93,8 +97,8 @@ def out_proj_epilogue(
     hg_out_ring.index(out_slot).store(hg.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
     fence_async_shared()
-    tma.async_copy_shared_to_global(x_out, [row, col], x_ring.index(slot))
-    tma.async_copy_shared_to_global(hg_out, [row, col], hg_out_ring.index(out_slot))
+    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(hg_out, [row, col], hg_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -113,25 +117,25 @@ def out_proj_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(y, [row, k], full.index(stage), y_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 4
         mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 2) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 3) % 4
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 4
 
 
@@ -252,7 +256,7 @@ def gate_up_epilogue(z, step, act_out_ring, WHICH: gl.constexpr, row, col, rstd_
     tma.store_wait(1)
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(act_out, [row, col // 2], act_out_ring.index(out_slot))
+    tma_store(act_out, [row, col // 2], act_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -269,8 +273,8 @@ def gate_up_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(hg, [row, k], full.index(stage), hg_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(hg, [row, k], full.index(stage), hg_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 

@@ -18,6 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -80,8 +84,8 @@ def norm_epilogue(
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     gl.store(dgamma_out + row // BLOCK_M * N + cols, gl.sum(gl.where(rows[:, None] < M, z * xhat, 0.0), 0), mask=cols < N)
     fence_async_shared()
-    tma.async_copy_shared_to_global(dx_out, [row, col], dx_out_ring.index(out_slot))
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
+    tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
     mbarrier.arrive(freed.index(slot), count=1)
 
 
@@ -101,29 +105,29 @@ def norm_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dz, [row, k], full.index(stage), dz_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [k, col], full.index(stage), w_stages.index(stage))
+            tma_load(dz, [row, k], full.index(stage), dz_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
         slot = slice_step % 1
         mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        tma_load(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 1) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        tma_load(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 2) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        tma_load(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
         slot = (slice_step + 3) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
-        tma.async_copy_global_to_shared(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
-        tma.async_copy_global_to_shared(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        tma_load(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
         slice_step += 4
 
 
@@ -237,7 +241,7 @@ def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out
     tma.store_wait(0)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dw_out, [row, col], dw_out_ring.index(out_slot))
+    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -254,8 +258,8 @@ def weights_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(dz, [k, row], full.index(stage), dz_stages.index(stage))
-            tma.async_copy_global_to_shared(y, [k, col], full.index(stage), y_stages.index(stage))
+            tma_load(dz, [k, row], full.index(stage), dz_stages.index(stage))
+            tma_load(y, [k, col], full.index(stage), y_stages.index(stage))
             step += 1
 
 

@@ -19,6 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 
 @functools.cache
 def processors(device):
@@ -155,8 +159,8 @@ def rotary_epilogue(
     y_out_ring.index(out_slot * 2 + 0).store(y_low.to(gl.bfloat16))
     y_out_ring.index(out_slot * 2 + 1).store(y_high.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot * 2 + 0))
-    tma.async_copy_shared_to_global(y_out, [row, col + 64], y_out_ring.index(out_slot * 2 + 1))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot * 2 + 0))
+    tma_store(y_out, [row, col + 64], y_out_ring.index(out_slot * 2 + 1))
 
 
 @gluon.jit
@@ -173,8 +177,8 @@ def rotary_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(h, [row, k], full.index(stage), h_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(h, [row, k], full.index(stage), h_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 
@@ -253,7 +257,7 @@ def project_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
-    tma.async_copy_shared_to_global(y_out, [row, col], y_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
 
 
 @gluon.jit
@@ -270,8 +274,8 @@ def project_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma.async_copy_global_to_shared(h, [row, k], full.index(stage), h_stages.index(stage))
-            tma.async_copy_global_to_shared(w, [col, k], full.index(stage), w_stages.index(stage))
+            tma_load(h, [row, k], full.index(stage), h_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
 
 
