@@ -1,8 +1,7 @@
 """The cost model: bytes and flops of a program at given sizes, and what a device needs for them at best and in
 estimate.
 
-A model, not a measurement. Its constants come from measured Hopper kernels: a tile that moves more than 128 bytes a
-clock through shared memory is slower by that much; epilogue traffic beyond one product-sized store is exposed in full.
+A model, not a measurement; what it says of one kernel's tile under a schedule is in `kernel_time`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.groups import tile_step
+from coda_synth.coda_api.kernel_time import Work, depth_efficiency, tile_efficiency, tile_s
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import stored_dtype
@@ -29,13 +30,12 @@ ITEMSIZE = {
     "int32": 4,
 }
 LAUNCH_S = 3e-6  # filling and draining the device once
-_SHARED_BYTES_PER_CLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCost:
     """One launch. seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what
-    shared memory leaves of the peak with this tile."""
+    shared memory leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages."""
 
     call: str
     flops: int
@@ -44,6 +44,7 @@ class LaunchCost:
     wave_efficiency: float
     tile_efficiency: float
     seconds: float
+    depth_efficiency: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +92,21 @@ def bare_gemm_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], s
 
 
 def program_cost(
-    program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule], device: Device
+    program: Program,
+    signature: Signature,
+    sizes: Sizes,
+    schedules: Mapping[str, Schedule],
+    device: Device,
+    spills: Mapping[str, int] = {},
 ) -> ProgramCost:
-    """The launches of a program, preparations left out. schedules: one for every live kernel call."""
+    """The launches of a program, preparations left out. schedules: one for every live kernel call; spills: bytes of
+    stack a thread by call, where a build has found some."""
     traffic = _Traffic(program, signature, sizes, schedules)
     calls = [c for c in program.live_calls() if not isinstance(c.unit, Preparation)]
-    return ProgramCost(tuple(_launch(c, traffic, device) for c in calls))
+    return ProgramCost(tuple(_launch(c, traffic, device, spills.get(c.name, 0)) for c in calls))
 
 
-def tile_efficiency(schedule: Schedule, device: Device) -> float:
-    """The share of the matrix units' peak that shared memory can feed with this tile: operands are written once and
-    read by groups of 64 rows. Two groups that take turns fill each other's waits: measured at the full rate."""
-    if schedule.mainloop == "pingpong":
-        return 1.0
-    m, n, k = schedule.block_m, schedule.block_n, schedule.block_k
-    moved = 2 * k * ((m + n) + m + max(1, m // 64) * n)
-    clocks = 2 * m * n * k * device.sms * device.clock_hz / device.peak_flops_per_s
-    return min(1.0, _SHARED_BYTES_PER_CLOCK * clocks / moved)
-
-
-def _launch(call: Call, traffic: _Traffic, device: Device) -> LaunchCost:
+def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> LaunchCost:
     moved = traffic.read(call) + traffic.written(call)
     memory = moved / device.copy_bytes_per_s
     unit = call.unit
@@ -121,17 +117,30 @@ def _launch(call: Call, traffic: _Traffic, device: Device) -> LaunchCost:
     tiles = -(-rows // schedule.block_m) * -(-cols // schedule.block_n)
     if unit.gemm is None:
         return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + LAUNCH_S)
-    inner = call.dim(unit.gemm.inner).size(traffic.sizes)
-    wave = tiles / (-(-tiles // device.sms) * device.sms)
-    shape = tile_efficiency(schedule, device)
+    rate = device.matmul_flops(traffic.signature.dtype)
+    shape, depth = tile_efficiency(schedule, device), depth_efficiency(schedule, device, rate)
+    work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
+    waves = -(-tiles // device.sms)
     # A wide tile over a ragged edge computes what nobody asked for: the tiles' flops count, not the product's.
-    worked = 2 * tiles * schedule.block_m * schedule.block_n * inner
-    compute = worked / (device.matmul_flops(traffic.signature.dtype) * wave * shape)
-    operands = traffic.operands(call)
-    item = ITEMSIZE[traffic.signature.dtype]
-    exposed = max(0, moved - operands - rows * cols * item) / device.copy_bytes_per_s
-    seconds = max(memory, compute + exposed) + LAUNCH_S
-    return LaunchCost(call.name, 2 * rows * cols * inner, moved, tiles, wave, shape, seconds)
+    seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
+    flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
+    return LaunchCost(call.name, flops, moved, tiles, tiles / (waves * device.sms), shape, seconds, depth)
+
+
+def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int, rate: float) -> Work:
+    """What one tile of a kernel asks for; product: elements; rate: flops a second of one SM."""
+    unit, schedule = call.unit, traffic.schedules[call.name]
+    assert isinstance(unit, Kernel) and unit.gemm is not None
+    inner = call.dim(unit.gemm.inner).size(traffic.sizes)
+    stored = max(0, traffic.written(call) - product * ITEMSIZE[traffic.signature.dtype])
+    live = (unit.outputs[name] for name in traffic.program.live_outputs(call))
+    return Work(
+        mainloop_s=2 * schedule.block_m * schedule.block_n * inner / rate,
+        loaded=(traffic.read(call) - traffic.operands(call)) / tiles,
+        stored=stored / tiles,
+        running=any(value.form in (Form.PARTIAL, Form.PICK) for value in live),
+        spilled=spilled,
+    )
 
 
 class _Traffic:
@@ -176,7 +185,7 @@ class _Traffic:
         assert isinstance(call.unit, Kernel) and value.rows is not None and value.cols is not None
         schedule = self.schedules[call.name]
         along_rows = value.attrs.get("axis", 1) == 0
-        block = schedule.block_m if along_rows else schedule.block_n
+        block = schedule.block_m if along_rows else tile_step(self.program, call, self.sizes, schedule)
         product = call.dim(call.unit.rows if along_rows else call.unit.cols).size(self.sizes)
         return call.dim(value.rows).size(self.sizes) * -(-product // block)
 

@@ -59,6 +59,8 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
         said += f", the last with {rest} of {on.sms} SMs at work"
     if launch.tile_efficiency < 0.99:
         said += f"; this tile's operand traffic through shared memory leaves {launch.tile_efficiency:.0%} of the peak"
+    if launch.depth_efficiency < 0.99:
+        said += f"; so few stages do not hide the latency of their loads, which leaves {launch.depth_efficiency:.0%}"
     return said
 
 

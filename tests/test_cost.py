@@ -10,22 +10,24 @@ from coda_synth.coda_api.cost import (
     program_cost,
     task_bytes,
     task_flops,
-    tile_efficiency,
 )
 from coda_synth.coda_api.devices import UnknownDevice, device, device_names
+from coda_synth.coda_api.kernel_time import depth_efficiency, tile_efficiency
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
+from benchmarks.model import rows
+
 H200 = device("H200")
 
 
-def priced(name, sizes, on=H200):
+def priced(name, sizes, on=H200, spilled=0, **hints):
     spec = task(name)
     program = read(worked_candidate(name), signature(spec))
-    schedules = {call.name: Schedule() for call in program.live_calls()}
-    return program_cost(program, signature(spec), sizes, schedules, on)
+    schedules = {call.name: Schedule().with_hints(hints) for call in program.live_calls()}
+    return program_cost(program, signature(spec), sizes, schedules, on, dict.fromkeys(schedules, spilled))
 
 
 def test_devices_by_name_by_driver_and_by_target():
@@ -85,6 +87,33 @@ def test_tiles_as_measured_on_hopper():
     assert tile_efficiency(Schedule(block_m=128, block_n=256), H200) > 0.98
     assert 0.75 < tile_efficiency(Schedule(block_m=128, block_n=128), H200) < 0.95
     assert tile_efficiency(Schedule(block_m=64, block_n=64), H200) < 0.6
+
+
+def test_a_shallow_pipeline_cannot_hide_latency():
+    rate = H200.matmul_flops_per_s
+    shares = [depth_efficiency(Schedule(stages=stages), H200, rate) for stages in (1, 2, 3)]
+    assert shares[0] < 0.6 < shares[1] < 1.0 == shares[2]
+    narrow = [depth_efficiency(Schedule(block_n=128, stages=stages), H200, rate) for stages in (1, 3, 4)]
+    assert narrow[0] < shares[0] and narrow[1] < 1.0 == narrow[2]  # a smaller step hides less: it takes more stages
+    sizes = {"T": 8192, "F": 4096, "D": 4096}
+    one, two, three = (priced("linear_nt", sizes, stages=stages).seconds for stages in (1, 2, 3))
+    assert one > 1.3 * two and two > 1.01 * three
+    assert priced("linear_nt", sizes, stages=4).seconds == three
+
+
+def test_narrow_slices_spills_and_synchronous_loads_cost():
+    sizes = {"T": 8192, "D": 4096, "K": 4096}
+    wide, narrow = (priced("linear_residual", sizes, slice_n=n).seconds for n in (128, 32))
+    assert wide < narrow < priced("linear_residual", sizes, slice_n=32, spilled=200).seconds
+    hopper, portable = (priced("linear_residual", sizes, mainloop=m).seconds for m in ("hopper", "portable"))
+    assert hopper == wide and portable > 1.05 * hopper
+
+
+def test_the_pick_is_near_the_measured_best():
+    """Every kernel that was measured under several schedules; docs/tuner.md gives these figures."""
+    found = rows()
+    assert len(found) == 15 and all(row.worst < 0.025 for row in found)
+    assert sum(row.worst == 0 for row in found) >= 14
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""What one tile of a GEMM kernel takes under a schedule: a mainloop that the matrix units, shared memory or latency
+bound, and what of its epilogue no mainloop hides. How many tiles there are is the cost model's matter.
+
+The constants come from one H200: they are fitted to benchmarks/results/schedules-h200-2026-11-29.json, where the same
+programs ran under several schedules (docs/tuner.md says how well they fit). Two are not: LATENCY_S is only bounded from
+above by those figures, and the price of a spill is what its bytes need at least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coda_synth.coda_api.devices import Device
+from coda_synth.coda_api.schedule import Schedule
+
+LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
+_SLICE_S = 0.4e-6  # barriers, staging and store of one slice of an epilogue
+_FILL_S = 1.0e-6  # the portable kernel fills its pipeline anew for every tile
+_RUNNING_S = 1.5e-6  # running values of rows beside an accumulator, in a group of four warps
+_TURNS = 0.98  # mainloops that alternate, over one that waits for its own epilogue
+_SYNCHRONOUS = 2.0  # a tile that is loaded when it is needed, over one that a loader has brought
+_SHARED_BYTES_PER_CLOCK = 128
+_WIDE, _NARROW = 128, 64  # slices where the schedule names none: without and with running values
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of one tile: flops of its mainloop at the sustained rate in seconds; bytes that its epilogue loads; bytes that it
+    stores beyond one product's worth; whether it keeps running values of rows; bytes of stack a thread spills."""
+
+    mainloop_s: float
+    loaded: float
+    stored: float
+    running: bool
+    spilled: int = 0
+
+
+def mainloop(schedule: Schedule, device: Device) -> str:
+    """What runs: "auto" is Hopper's shared tile where the device has one. A kernel without a Hopper text runs portable
+    all the same, which the model does not know."""
+    if device.target != "sm_90":
+        return "portable"
+    return "hopper" if schedule.mainloop == "auto" else schedule.mainloop
+
+
+def tile_efficiency(schedule: Schedule, device: Device) -> float:
+    """The share of the matrix units' peak that shared memory can feed with this tile: operands are written once and
+    read by groups of 64 rows. Two groups that take turns fill each other's waits: 128 x 128 was measured at the full
+    rate, and smaller tiles are held against it."""
+    if mainloop(schedule, device) == "pingpong":
+        return min(1.0, _fed(schedule.block_m, schedule.block_n, device) / _fed(128, 128, device))
+    return min(1.0, _fed(schedule.block_m, schedule.block_n, device))
+
+
+def _fed(m: int, n: int, device: Device) -> float:
+    moved = 2 * ((m + n) + m + max(1, m // 64) * n)
+    clocks = 2 * m * n * device.sms * device.clock_hz / device.peak_flops_per_s
+    return _SHARED_BYTES_PER_CLOCK * clocks / moved
+
+
+def depth_efficiency(schedule: Schedule, device: Device, flops_per_s: float) -> float:
+    """The share of its time in which a pipeline of so many stages has operands to work on: a stage is asked for when it
+    is free, and a step's work and the latency pass before it is free again."""
+    step = 2 * schedule.block_m * schedule.block_n * schedule.block_k * device.sms / flops_per_s
+    return min(1.0, schedule.stages * step / (LATENCY_S + step))
+
+
+def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
+    """Seconds from one tile to the next on one SM. efficiency: of the mainloop, by tile and depth."""
+    kind = mainloop(schedule, device)
+    share = device.copy_bytes_per_s / device.sms  # what one SM gets of the memory's bandwidth
+    loads, stores = work.loaded / share, work.stored / share
+    wide = schedule.slice_n or (_NARROW if work.running else _WIDE)
+    slices = -(-schedule.block_n // min(wide, schedule.block_n))
+    spills = 2 * work.spilled * 32 * schedule.warps * slices / (_SHARED_BYTES_PER_CLOCK * device.clock_hz)
+    busy = work.mainloop_s / efficiency
+    if kind == "pingpong":
+        return _TURNS * busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
+    exposed = stores + _SLICE_S * slices + spills
+    return busy + exposed + (loads if kind == "hopper" else _SYNCHRONOUS * loads + _FILL_S)
