@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 
 from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
 from coda_synth.coda_api.emit_slice import mentions
 from coda_synth.coda_api.geometry import geometry
+from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
@@ -46,8 +48,11 @@ class KernelEmitter:
         schedule: Schedule,
         tensors: Tensors,
     ) -> None:
-        self.name, self.kernel, self.live, self.schedule, self.tensors = name, kernel, live, schedule, tensors
+        self.name, self.kernel, self.live, self.schedule = name, kernel, live, schedule
         self.geometry = geometry(kernel, live, sizes, schedule)
+        if self.geometry.padding:  # columns are not adjacent in memory where they are in the tile
+            tensors = replace(tensors, form="pointer")
+        self.tensors = tensors
         self.epilogue = self.epilogue_type(name, source, kernel, live, self.geometry, tensors)
         self.slice = self.epilogue.slice
         self.names, self.sizes = self.slice.names, self.slice.sizes
@@ -68,14 +73,16 @@ class KernelEmitter:
             *self._row_stores(),
         ]
         m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
+        step = f"{self.geometry.step}" if self.geometry.padding else "BLOCK_N"
         body = [
-            f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, BLOCK_N)",
+            f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, {step})",
             "for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):",
             *(f"    {line}" for line in loop),
         ]
         params = self._params()
         names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
-        return UnitText(self.name, f"{inner_text}\n\n{function(self.name, names, body)}", tuple(params), "tiles")
+        text = f"{inner_text}\n\n{function(self.name, names, body)}"
+        return UnitText(self.name, text, tuple(params), "tiles", step=self.geometry.step)
 
     # -- the mainloop
 
@@ -115,7 +122,7 @@ class KernelEmitter:
         left = left.replace("at_k[None, :] *", "at_k[None, :].to(tl.int64) *")
         before = [
             "at_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)",
-            "at_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)",
+            f"at_n = {self._columns()}.to(tl.int64)",
         ]
         inside = [
             "at_k = k + tl.arange(0, BLOCK_K)",
@@ -124,6 +131,11 @@ class KernelEmitter:
             "acc = tl.dot(left, right, acc)",
         ]
         return before, inside
+
+    def _columns(self) -> str:
+        places = "col + tl.arange(0, BLOCK_N)"
+        text = self.slice.column_text(self.kernel.cols, places)
+        return text if text != places else f"({places})"
 
     # -- around the slices
 
@@ -199,7 +211,7 @@ class KernelEmitter:
         tile, target = value.args
         assert tile.cols is not None
         text, n = self.slice.outer.plain(target), self.sizes.text(tile.cols)
-        width = self.geometry.ratio(tile.cols) * self.schedule.block_n
+        width = column_ratio(self.kernel, tile.cols, self.geometry.sizes) * self.geometry.step
         home = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, 0) // {width}"
         return f"tl.max({home}, 1) == tile_n"  # a maximum over one column only drops the axis
 

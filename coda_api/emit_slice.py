@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Text, Texts, author_names, uses
-from coda_synth.coda_api.geometry import Geometry, group_size
+from coda_synth.coda_api.geometry import Geometry
+from coda_synth.coda_api.groups import group_size
 from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 from coda_synth.coda_api.storage import accumulated_into, torch_name
@@ -66,11 +67,16 @@ class SliceValues:
                 key[0], "group_cols"
             )
             name = base if not segment else f"{base}_high"
-            self._columns[key] = self.inner.assign(name, f"{start} + tl.arange(0, {width})")
+            self._columns[key] = self.inner.assign(name, self.column_text(cols, f"{start} + tl.arange(0, {width})"))
         return self._columns[key]
 
+    def column_text(self, cols: Dim, places: str) -> str:
+        """The columns at places of a value over `cols`: those that only fill a group up lie past the last column."""
+        columns, width = self.geometry.run(cols)
+        return places if columns == width else f"columns_at({places}, {columns}, {width}, {self.sizes.text(cols)})"
+
     def start(self, cols: Dim, segment: int = 0) -> str:
-        """The first global column of a segment of a value over `cols`."""
+        """The first place, over all tiles, of a segment of a value over `cols`."""
         ratio, group = self.geometry.ratio(cols), self.geometry.half_group
         if ratio == 1:
             return f"col + {group // 2}" if segment else "col"
@@ -281,27 +287,35 @@ class SliceValues:
 
     def _group(self, value: Value) -> Texts:
         reduce = {
-            "group_sum": ("tl.sum", "{} + {}"),
-            "group_max": ("tl.max", "maximum({}, {})"),
-            "group_min": ("tl.min", "minimum({}, {})"),
+            "group_sum": ("tl.sum", "{} + {}", "0.0"),
+            "group_max": ("tl.max", "maximum({}, {})", 'float("-inf")'),
+            "group_min": ("tl.min", "minimum({}, {})", 'float("inf")'),
         }
-        texts = self.inner.texts(value.args[0])
+        word, merge, neutral = reduce[value.word]
+        texts = [self._only_columns(value, s, t, neutral) for s, (t, _) in enumerate(self.inner.texts(value.args[0]))]
         if len(texts) == 1:
-            return ((f"{value.word}({texts[0][0]}, {self._group_text(value)})", ATOM),)
-        word, merge = reduce[value.word]  # halves mode: the slice is exactly one group
-        low, high = (f"{word}({t}, 1)[:, None]" for t, _ in texts)
+            return ((f"{value.word}({texts[0]}, {self._group_text(value)})", ATOM),)
+        low, high = (f"{word}({t}, 1)[:, None]" for t in texts)  # halves mode: the slice is exactly one group
         return ((merge.format(low, high), ATOM if "(" in merge else SUM),)
+
+    def _only_columns(self, value: Value, segment: int, text: str, neutral: str) -> str:
+        """What a group's word reduces, without what stands at places that only fill the group up."""
+        cols = value.args[0].cols
+        assert cols is not None
+        padded = self.geometry.group_places(value) > group_size(value, self.geometry.sizes)
+        return f"tl.where({self.inside(cols, segment)}, {text}, {neutral})" if padded else text
 
     _word_group_sum = _word_group_max = _word_group_min = _group
 
     def _group_text(self, value: Value) -> str:
         group = value.attrs["group"]
         assert isinstance(group, Dim)
-        return self.sizes.text(group)
+        places = self.geometry.group_places(value)
+        return self.sizes.text(group) if places == group_size(value, self.geometry.sizes) else str(places)
 
     def _word_spread(self, value: Value) -> Texts:
         text = self.inner.plain(value.args[0])
-        if self.geometry.half_group and group_size(value, self.geometry.sizes) == self.geometry.half_group:
+        if self.geometry.half_group and self.geometry.group_places(value) == self.geometry.half_group:
             wide = (f"tl.broadcast_to({text}, (BLOCK_M, SLICE))", ATOM)  # one column a group, over both halves
             return (wide, wide)
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)

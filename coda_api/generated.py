@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.schedule import Schedule
 
 
@@ -61,7 +62,7 @@ class Generated:
     schedules: Mapping[str, Schedule]  # by call
     form: str
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Where the columns of an epilogue's values lie: a kernel's tile is walked in slices, and every value has a width in
 proportion to the product's. Two ways to walk: "pairs" (adjacent columns stay together) and "halves" (a slice holds the
-same columns of both halves of each group, so that rotate-half needs no data movement).
+same columns of both halves of each group, so that rotate-half needs no data movement). Everything here is in places
+of the tile; `groups` says how columns lie in them.
 """
 
 from __future__ import annotations
@@ -11,20 +12,27 @@ from fractions import Fraction
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import LoweringError
+from coda_synth.coda_api.groups import (
+    GROUPS,
+    HALVES,
+    Padding,
+    column_ratio,
+    grouped_columns,
+    padding,
+    product_columns,
+)
 from coda_synth.coda_api.program import Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 
-_HALVES = ("low", "high", "join")
 _PAIRS = ("even", "odd", "interleave")
-_GROUPS = ("group_sum", "group_max", "group_min", "spread")
 NARROW_SLICE, WIDE_SLICE = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How one kernel's tile is walked. All widths in product columns.
+    """How one kernel's tile is walked. All widths in places of the product, one a column unless groups are padded.
 
-    half_group: in halves mode the group of low/high/join, else 0. slice_n: columns in one slice (both halves counted).
+    half_group: in halves mode the group of low/high/join, else 0. slice_n: places in one slice (both halves counted).
     """
 
     kernel: Kernel
@@ -32,6 +40,12 @@ class Geometry:
     half_group: int
     slice_n: int
     block_n: int
+    padding: Padding
+
+    @property
+    def step(self) -> int:
+        """Columns of the product that one tile computes."""
+        return self.block_n // self.padding.places * self.padding.columns
 
     @property
     def slices(self) -> int:
@@ -47,11 +61,21 @@ class Geometry:
         return self.slice_n // self.segments
 
     def ratio(self, cols: Dim) -> Fraction:
-        """Columns of `cols` for one product column: 1/2 for a half tile, 2 for a double one, 1/128 for group values."""
-        value = (cols / self.kernel.cols).scale
-        for symbol, power in (cols / self.kernel.cols).powers:
-            value *= Fraction(self.sizes[symbol]) ** power
-        return value
+        """Places of `cols` for one of the product: 1/2 for a half tile, 2 for a double one, 1/128 for group values."""
+        return self.padding.ratio(column_ratio(self.kernel, cols, self.sizes))
+
+    def run(self, cols: Dim) -> tuple[int, int]:
+        """So many columns of a value take so many places, over and over; equal where each column has its place."""
+        real = column_ratio(self.kernel, cols, self.sizes)
+        if not self.padding or self.ratio(cols) != real:
+            return 1, 1
+        share = min(real, Fraction(1, 2)) if self.half_group else real  # halves lie in segments of their own
+        return int(share * self.padding.columns), int(share * self.padding.places)
+
+    def group_places(self, value: Value) -> int:
+        """Places of one group of a word, counted in the value that the groups lie in."""
+        columns = product_columns(self.kernel, value, self.sizes)
+        return int(self.padding.taken(columns) * self.ratio(grouped_columns(value)))
 
     def segments_of(self, cols: Dim) -> int:
         """A full-width value has every segment; a half or group value of halves mode has one."""
@@ -77,51 +101,34 @@ class Geometry:
         return [(start, start + half) for start in starts]
 
 
-def group_size(value: Value, sizes: Mapping[str, int]) -> int:
-    group = value.attrs["group"]
-    assert isinstance(group, Dim)
-    return group.size(sizes)
-
-
-def _product_columns(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> int:
-    """Columns of the product that one group of a word spans: more than its own where its tile is a half one."""
-    whole = value if value.word in ("spread", "join") else value.args[0]
-    assert whole.cols is not None
-    size = group_size(value, sizes) / Geometry(kernel, sizes, 0, 1, 1).ratio(whole.cols)
-    if size.denominator != 1 or (value.word in _HALVES and whole.cols != kernel.cols):
-        place = f"{value.line}:{value.column}"
-        raise LoweringError(f'{place}: {value.word} over "{whole.cols}"; it is lowered for tiles over "{kernel.cols}"')
-    return int(size)
-
-
 def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], schedule: Schedule) -> Geometry:
     """The walk of one kernel's tile; raises LoweringError where a tile cannot hold whole groups."""
     values = list(walk(live))
     words = {v.word for v in values}
-    halves = {_product_columns(kernel, v, sizes) for v in values if v.word in _HALVES}
-    groups = {_product_columns(kernel, v, sizes) for v in values if v.word in _GROUPS}
+    padded = padding(kernel, live, sizes)
+    halves = {product_columns(kernel, v, sizes) for v in values if v.word in HALVES}
+    groups = {product_columns(kernel, v, sizes) for v in values if v.word in GROUPS}
     if len(halves) > 1:
         raise LoweringError(f"low, high and join use groups of {sorted(halves)} columns; a kernel has one such group")
     if halves and words & set(_PAIRS):
         raise LoweringError(
             "a kernel works on adjacent pairs (even, odd, interleave) or on halves (low, high, join), not both"
         )
-    half = halves.pop() if halves else 0
-    for group in groups | ({half} if half else set()):
-        if group & (group - 1) or group > schedule.block_n:
-            raise LoweringError(
-                f"a group of {group} columns must be a power of two and fit the tile (block_n = {schedule.block_n})"
-            )
-    least = max([16, *groups])
+    for group in groups | halves:
+        if (places := padded.taken(group)) > schedule.block_n:
+            takes = f" takes {places} places, the next power of two, and" if places > group else ""
+            raise LoweringError(f"a group of {group} columns{takes} must fit the tile (block_n = {schedule.block_n})")
+    if halves and groups - halves:
+        raise LoweringError(f"groups of {sorted(groups)} beside halves of {halves.pop()} columns; use one size")
+    half = padded.taken(halves.pop()) if halves else 0
+    least = max([16, *(padded.taken(g) for g in groups)])
     if half and groups:
-        least = max(half, *groups)
-    if half and groups - {half}:
-        raise LoweringError(f"groups of {sorted(groups)} beside halves of {half} columns; use one size")
+        least = max(half, least)
     slice_n = schedule.slice_n or default_slice(kernel, live, schedule)
     slice_n = min(schedule.block_n, max(slice_n, least))
     if half:
         slice_n = min(slice_n, half)
-    return Geometry(kernel, sizes, half, slice_n, schedule.block_n)
+    return Geometry(kernel, sizes, half, slice_n, schedule.block_n, padded)
 
 
 def default_slice(kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> int:

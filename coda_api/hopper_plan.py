@@ -33,6 +33,8 @@ class HopperPlan(KernelEmitter):
         refused = {v.word for v in walk(self.live)} & _REFUSED
         if self.geometry.half_group:
             refused -= _GROUPS
+        if self.geometry.padding:
+            raise LoweringError(f"the Hopper kernel has no groups of {self.geometry.padding.columns} columns")
         if refused:
             raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
         s = self.schedule

@@ -18,8 +18,10 @@ from coda_synth.coda_api.emit_hopper import emit_hopper
 from coda_synth.coda_api.emit_kernel import emit_kernel
 from coda_synth.coda_api.emit_preparation import PreparationEmitter
 from coda_synth.coda_api.emit_slice import group_symbols
+from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
+from coda_synth.coda_api.groups import padding, tile_step
 from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import Schedule
@@ -91,7 +93,7 @@ class _Lowering:
     prepare_lines: list[str] = field(default_factory=list)
     used_schedules: dict[str, Schedule] = field(default_factory=dict)
     names_by_key: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Diagnostic] = field(default_factory=list)
 
     def run(self) -> Generated:
         self.names = Names(self._all_names())
@@ -146,7 +148,8 @@ class _Lowering:
         schedule = self.used_schedules[call.name]
         reduction = value.args[0] if value.word == "part" else value
         rows_reduced = reduction.attrs["axis"] == 0
-        block, whole = (schedule.block_m, kernel.rows) if rows_reduced else (schedule.block_n, kernel.cols)
+        step = tile_step(self.program, call, self.sizes, schedule)
+        block, whole = (schedule.block_m, kernel.rows) if rows_reduced else (step, kernel.cols)
         tile = Fraction(dims[1].size(self.sizes), call.dim(whole).size(self.sizes)) * block
         if tile.denominator != 1:
             raise LoweringError(f"{call.name}: a tile of {block} does not hold a whole number of {value.cols}")
@@ -219,6 +222,8 @@ class _Lowering:
                     return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors)]
                 except LoweringError as reason:
                     self._portable_instead(call, schedule, reason)
+            if padded := padding(call.unit, live, sizes):
+                self._note("PaddedGroups", f"{call.name}: {padded}")
             return [emit_kernel(name, source, call.unit, live, sizes, schedule, tensors)]
         assert not isinstance(call.unit, Preparation)
         return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
@@ -237,7 +242,10 @@ class _Lowering:
         """Says so; a schedule that asks for the Hopper kernel is refused instead."""
         if schedule.mainloop != "auto":
             raise LoweringError(f'{call.name}: mainloop="{schedule.mainloop}" is not possible: {reason}') from reason
-        self.notes.append(f"{call.name} runs the portable kernel: {reason}")
+        self._note("PortableKernel", f"{call.name} runs the portable kernel: {reason}")
+
+    def _note(self, rule: str, message: str) -> None:
+        self.notes.append(Diagnostic(rule, message, severity="note"))
 
     def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
         """Calls that need the same text share one function. The text depends on sizes only through dims other than the

@@ -109,6 +109,13 @@ def spread(x, G: tl.constexpr):
     wide = tl.broadcast_to(x[:, :, None], (x.shape[0], x.shape[1], G))
     return tl.reshape(wide, (x.shape[0], x.shape[1] * G))
 ''',
+    "columns_at": '''
+@triton.jit
+def columns_at(at, G: tl.constexpr, P: tl.constexpr, n):
+    """The columns at places of a tile in which each G of n columns take P places; the other P - G lie past the end."""
+    inside = at % P
+    return tl.where(inside < G, at // P * G, n) + inside
+''',
     "maximum": """
 @triton.jit
 def maximum(a, b):

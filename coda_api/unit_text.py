@@ -78,6 +78,7 @@ class UnitText:
     rows: Dim | None = None  # for a grid of rows: the dim that it covers
     gluon: bool = False  # the Hopper backend's dialect
     warps: int = 0  # what the launch asks for; 0: what the schedule says
+    step: int = 0  # for a grid of tiles: columns of the product that each computes; 0: what the schedule says
 
 
 class SizeNames:

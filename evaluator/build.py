@@ -183,7 +183,7 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         raise Answerable(words, {"call": over[0].call}) from OverShared()
     gemms = {call.name for call in _kernel_calls(_asked(data)[0]) if call.unit.gemm}  # type: ignore[union-attr]
     warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
-    warnings += [Diagnostic("PortableKernel", note, severity="note") for note in generated.notes]
+    warnings += generated.notes
     return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
 
 

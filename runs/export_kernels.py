@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.groups import tile_step
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Signature, Value
 from coda_synth.coda_api.schedule import Schedule
@@ -72,13 +73,15 @@ def _matters(symbol: str, program: Program, signature: Signature, sizes: Sizes, 
 def _shapes(program: Program, sizes: Sizes, schedules: Mapping[str, Schedule]) -> dict[str, tuple[Axis, ...]]:
     calls = [c for c in program.live_calls() if not isinstance(c.unit, Preparation)]
     return {
-        f"{call.name}_{output}": _axes(call, call.unit.outputs[output], sizes, schedules)
+        f"{call.name}_{output}": _axes(program, call, call.unit.outputs[output], sizes, schedules)
         for call in calls
         for output in program.live_outputs(call)
     }
 
 
-def _axes(call: Call, value: Value, sizes: Sizes, schedules: Mapping[str, Schedule]) -> tuple[Axis, ...]:
+def _axes(
+    program: Program, call: Call, value: Value, sizes: Sizes, schedules: Mapping[str, Schedule]
+) -> tuple[Axis, ...]:
     """A partial is stored as [tiles, kept], everything else as it is written."""
     dims = [call.dim(d) for d in (value.rows, value.cols) if d is not None]
     if value.form is not Form.PARTIAL:
@@ -88,6 +91,7 @@ def _axes(call: Call, value: Value, sizes: Sizes, schedules: Mapping[str, Schedu
     reduction = value.args[0] if value.word == "part" else value
     schedule = schedules[call.name]
     along_rows = reduction.attrs["axis"] == 0
-    block, whole = (schedule.block_m, call.unit.rows) if along_rows else (schedule.block_n, call.unit.cols)
+    step = tile_step(program, call, sizes, schedule)
+    block, whole = (schedule.block_m, call.unit.rows) if along_rows else (step, call.unit.cols)
     tile = (reduced / call.dim(whole) * block).size(sizes)
     return Axis(reduced, tile), Axis(kept)

@@ -158,7 +158,7 @@ def programs(draw: st.DrawFn) -> tuple[str, str]:
 @st.composite
 def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Sizes that coincide and sizes that do not; 2*F holds whole groups of H."""
-    group = draw(st.sampled_from([8, 16]))
+    group = draw(st.sampled_from([8, 16, 6, 10, 12, 24]))
     half_columns = draw(st.integers(1, 9)) * (group // 2)
     rows = draw(st.one_of(st.integers(1, 50), st.just(2 * half_columns)))
     return {"T": rows, "D": draw(st.integers(1, 40)), "F": half_columns, "H": group}
