@@ -79,6 +79,7 @@ _RESERVED |= {
     "described",
     "described_g",
 }
+_RESERVED |= {"REPEATS", "MOST_REPEATS", "Address", "kept", "launched", "keep", "key", "again", "repeat", "str"}
 _RESERVED |= {"STAGES", "WARPS", "WHICH", "IN_SLOTS", "OUT_SLOTS", "PENDING", "i"}
 _RESERVED |= {"warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait", "fence_async_shared", "GluonDescriptor"}
 _RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(

@@ -12,7 +12,7 @@ from coda_synth.coda_api.generated import KernelArg, Launch
 from coda_synth.coda_api.program import Call, Kernel, Ref
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.spelling import library
-from coda_synth.coda_api.unit_text import TRITON_DTYPES, UnitParam, UnitText, call_text, triton_dtype
+from coda_synth.coda_api.unit_text import TRITON_DTYPES, UnitParam, UnitText, folded, triton_dtype
 
 _HEAD = '''"""{title}
 
@@ -47,6 +47,42 @@ def processors(device):
 def programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+'''
+_REPEATS = '''
+
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
 '''
 
 
@@ -93,7 +129,7 @@ def head_text(title: str, program: str, form: str, processors: int, gluon: bool)
         processors=processors,
     )
     described, names, described_g = _DESCRIBED * (form != "pointer"), _GLUON_NAMES * gluon, _GLUON * gluon
-    return head + names + _PROGRAMS + described + described_g
+    return head + names + _PROGRAMS + described + described_g + _REPEATS
 
 
 def _harmless(title: str) -> str:
@@ -126,26 +162,52 @@ def launch_text(
 
 
 class _Launcher:
-    """Writes `launch`: sizes from shapes, then one launch after the other."""
+    """Writes `launch`: sizes from shapes, the launches of an earlier call where one fits, or one after the other."""
 
     def __init__(self, stored: Mapping[Ref, Any], arguments: tuple[str, ...], sizes: Mapping[str, int]) -> None:
         self.stored, self.arguments, self.sizes = stored, arguments, sizes
         self.symbols: dict[str, str] = {}
 
     def text(self, calls: list[UnitCall]) -> str:
-        body = [line for c in calls for line in self._launch(c)]
+        launches = [line for c in calls for line in self._launch(c)]
         head = f"def launch({', '.join(self.arguments)}):"
         if len(head) > 118:
             head = "def launch(\n    " + ",\n    ".join(self.arguments) + ",\n):"
         doc = '    """Computes every output into the given buffers, which are contiguous and of the declared dtypes."""'
         sizes = [f"    {symbol} = {text}" for symbol, text in self.symbols.items()]
-        return "\n".join([head, doc, *sizes, *body]) + "\n"
+        return "\n".join([head, doc, *sizes, *self._repeated(calls, launches)]) + "\n"
+
+    def _repeated(self, calls: list[UnitCall], launches: list[str]) -> list[str]:
+        """The launches of a call, or, where its key is known, what runs them again."""
+        scalars = {c.call.args[p.tensor].input for c in calls for p in c.text.params if p.kind == "scalar"}
+        values = [f"str({name})" if name in scalars else f"{name}.data_ptr()" for name in self.arguments]
+        key, again, repeat = (self._free(name) for name in ("key", "again", "repeat"))
+        parts = [*self.symbols, *values]
+        whole = f"    {key} = ({', '.join(parts)})"
+        lines = [f"    {key} = (", *(f"        {line}" for line in folded(parts)), "    )"]
+        return [
+            *([whole] if len(whole) <= 118 else lines),
+            f"    if {again} := REPEATS.get({key}):",
+            f"        for {repeat} in {again}:",
+            f"            {repeat}()",
+            "        return",
+            f"    keep({key}, [",
+            *(f"        {line}" for line in launches),
+            "    ])",
+        ]
+
+    def _free(self, name: str) -> str:
+        while name in self.arguments or name in self.symbols:
+            name += "_"
+        return name
 
     def _launch(self, c: UnitCall) -> list[str]:
         args = [self._argument(c, p) for p in c.text.params]
         grid = self._grid(c)
-        text = call_text(f"{c.text.name}[{grid}]", [*args, f"num_warps={c.warps}", f"num_stages={c.stages}"])
-        return [f"    {line}" if i == 0 else line for i, line in enumerate(text.split("\n"))]
+        given = [c.text.name, grid, *args, f"num_warps={c.warps}", f"num_stages={c.stages}"]
+        if len(text := f"launched({', '.join(given)}),") <= 108:
+            return [text]
+        return ["launched(", *(f"    {line}" for line in folded(given, 108)), "),"]
 
     def _grid(self, c: UnitCall) -> str:
         if c.text.grid == "one":

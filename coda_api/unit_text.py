@@ -118,25 +118,23 @@ def function(name: str, params: list[str], body: list[str], doc: str = "") -> st
     """A jitted function, its signature folded to the line length."""
     head = f"def {name}({', '.join(params)}):"
     if len(head) > 118:
-        head = f"def {name}(\n    {_folded(params)}\n):"
+        head = "\n".join([f"def {name}(", *(f"    {line}" for line in folded(params)), "):"])
     lines = [f'"""{doc}"""', *body] if doc else body
     return f"@triton.jit\n{head}\n" + "\n".join(f"    {line}" if line else "" for line in lines) + "\n"
 
 
-def _folded(items: list[str], width: int = 112) -> str:
+def folded(items: list[str], width: int = 112) -> list[str]:
+    """A list's items with commas after them, in lines of at most `width` where one fits."""
     lines = [""]
     for item in items:
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
             lines.append("")
         lines[-1] += f"{item}, "
-    return "\n    ".join(line.rstrip() for line in lines)
+    return [line.rstrip() for line in lines]
 
 
 def call_text(name: str, args: list[str], indent: str = "    ") -> str:
     """A call, folded to the line length."""
     text = f"{name}({', '.join(args)})"
-    return (
-        text
-        if len(text) <= 108
-        else f"{name}(\n{indent}    {_folded(args).replace(chr(10), chr(10) + indent)}\n{indent})"
-    )
+    lines = [f"{name}(", *(f"{indent}    {line}" for line in folded(args)), f"{indent})"]
+    return text if len(text) <= 108 else "\n".join(lines)

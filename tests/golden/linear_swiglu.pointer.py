@@ -25,6 +25,41 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -95,6 +130,14 @@ def launch(x, p_w, a_act):
     T = x.shape[0]
     F = a_act.shape[1]
     D = x.shape[1]
-    gate_up[programs(x.device, T, 128, 2 * F, 256)](
-        x, p_w, a_act, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
-    )
+    key = (T, F, D, x.data_ptr(), p_w.data_ptr(), a_act.data_ptr())
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            gate_up, programs(x.device, T, 128, 2 * F, 256), x, p_w, a_act, T, F, D, 128, 256, 64, 8, num_warps=8,
+            num_stages=3,
+        ),
+    ])

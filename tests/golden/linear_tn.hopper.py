@@ -46,6 +46,41 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @gluon.jit
 def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -157,7 +192,15 @@ def launch(x, w, a_y):
     T = x.shape[1]
     F = w.shape[1]
     D = x.shape[0]
-    product[programs(x.device, T, 128, F, 128)](
-        described_g(x, [64, 128], gl.bfloat16), described_g(w, [64, 128], gl.bfloat16),
-        described_g(a_y, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
-    )
+    key = (T, F, D, x.data_ptr(), w.data_ptr(), a_y.data_ptr())
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            product, programs(x.device, T, 128, F, 128), described_g(x, [64, 128], gl.bfloat16),
+            described_g(w, [64, 128], gl.bfloat16), described_g(a_y, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64,
+            8, 5, 4, num_warps=4, num_stages=5,
+        ),
+    ])

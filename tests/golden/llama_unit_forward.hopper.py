@@ -48,6 +48,41 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @gluon.jit
 def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -524,24 +559,43 @@ def launch(
     A = y0.shape[1]
     F = w2.shape[1]
     Q = w_qkv.shape[0]
-    residual[programs(y0.device, T, 128, D, 256)](
-        described_g(y0, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
-        described_g(x0, [128, 64], gl.bfloat16), gamma1, described_g(a_x, [128, 64], gl.bfloat16),
-        described_g(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, A, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+    key = (
+        T, D, A, F, Q, y0.data_ptr(), x0.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(), w2.data_ptr(),
+        gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(),
+        a_x.data_ptr(), a_h.data_ptr(), a_ssq.data_ptr(), r1_r.data_ptr(), b_z.data_ptr(), b_act.data_ptr(),
+        c_x.data_ptr(), c_h.data_ptr(), c_ssq.data_ptr(), r2_r.data_ptr(), d_y.data_ptr(),
     )
-    rms[(triton.cdiv(T, 32),)](a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    gate_up[programs(a_h.device, T, 128, 2 * F, 128)](
-        described_g(a_h, [128, 64], gl.bfloat16), described_g(w1, [128, 64], gl.bfloat16), r1_r,
-        described_g(b_z, [128, 64], gl.bfloat16), described_g(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8,
-        5, 4, num_warps=4, num_stages=5,
-    )
-    residual[programs(b_act.device, T, 128, D, 256)](
-        described_g(b_act, [128, 64], gl.bfloat16), described_g(w2, [256, 64], gl.bfloat16),
-        described_g(a_x, [128, 64], gl.bfloat16), gamma2, described_g(c_x, [128, 64], gl.bfloat16),
-        described_g(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
-    )
-    rms[(triton.cdiv(T, 32),)](c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    rotary[programs(c_h.device, T, 128, Q, 128)](
-        described_g(c_h, [128, 64], gl.bfloat16), described_g(w_qkv, [128, 64], gl.bfloat16), r2_r, pos, f_hi, f_lo,
-        described_g(d_y, [128, 128], gl.bfloat16), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
-    )
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            residual, programs(y0.device, T, 128, D, 256), described_g(y0, [128, 64], gl.bfloat16),
+            described_g(w_o, [256, 64], gl.bfloat16), described_g(x0, [128, 64], gl.bfloat16), gamma1,
+            described_g(a_x, [128, 64], gl.bfloat16), described_g(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, A, 128,
+            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        ),
+        launched(
+            rms, (triton.cdiv(T, 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        launched(
+            gate_up, programs(a_h.device, T, 128, 2 * F, 128), described_g(a_h, [128, 64], gl.bfloat16),
+            described_g(w1, [128, 64], gl.bfloat16), r1_r, described_g(b_z, [128, 64], gl.bfloat16),
+            described_g(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        ),
+        launched(
+            residual, programs(b_act.device, T, 128, D, 256), described_g(b_act, [128, 64], gl.bfloat16),
+            described_g(w2, [256, 64], gl.bfloat16), described_g(a_x, [128, 64], gl.bfloat16), gamma2,
+            described_g(c_x, [128, 64], gl.bfloat16), described_g(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128,
+            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        ),
+        launched(
+            rms, (triton.cdiv(T, 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        launched(
+            rotary, programs(c_h.device, T, 128, Q, 128), described_g(c_h, [128, 64], gl.bfloat16),
+            described_g(w_qkv, [128, 64], gl.bfloat16), r2_r, pos, f_hi, f_lo,
+            described_g(d_y, [128, 128], gl.bfloat16), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        ),
+    ])

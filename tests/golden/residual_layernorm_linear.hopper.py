@@ -48,6 +48,41 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -423,21 +458,40 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     D = w_o.shape[0]
     K = y.shape[1]
     F = w.shape[0]
-    sums[programs(x.device, T, 32, D, 256)](
-        described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+    key = (
+        T, D, K, F, y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps),
+        p_m.data_ptr(), f_c.data_ptr(), s_x.data_ptr(), t_ym.data_ptr(), u_mean.data_ptr(), v_mu.data_ptr(),
+        a_x.data_ptr(), a_dg.data_ptr(), a_ssq.data_ptr(), n_rstd.data_ptr(), o_z.data_ptr(),
     )
-    dots[programs(y.device, T, 32, K, 256)](
-        described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2,
-    )
-    total[(triton.cdiv(T, 32),)](s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2)
-    row_mean[(triton.cdiv(T, 32),)](t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2)
-    out_proj[programs(y.device, T, 128, D, 256)](
-        described_g(y, [128, 64], gl.bfloat16), described_g(w_o, [256, 64], gl.bfloat16),
-        described_g(x, [128, 64], gl.bfloat16), v_mu, gamma, described_g(a_x, [128, 64], gl.bfloat16),
-        described_g(a_dg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
-    )
-    norm[(triton.cdiv(T, 32),)](a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    project[programs(a_dg.device, T, 128, F, 128)](
-        described_g(a_dg, [128, 64], gl.bfloat16), described_g(w, [128, 64], gl.bfloat16), n_rstd, f_c,
-        described_g(o_z, [128, 128], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
-    )
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            sums, programs(x.device, T, 32, D, 256), described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8,
+            num_stages=2,
+        ),
+        launched(
+            dots, programs(y.device, T, 32, K, 256), described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8,
+            num_stages=2,
+        ),
+        launched(total, (triton.cdiv(T, 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
+        launched(
+            row_mean, (triton.cdiv(T, 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        launched(
+            out_proj, programs(y.device, T, 128, D, 256), described_g(y, [128, 64], gl.bfloat16),
+            described_g(w_o, [256, 64], gl.bfloat16), described_g(x, [128, 64], gl.bfloat16), v_mu, gamma,
+            described_g(a_x, [128, 64], gl.bfloat16), described_g(a_dg, [128, 64], gl.bfloat16), a_ssq, T, D, K, 128,
+            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+        ),
+        launched(
+            norm, (triton.cdiv(T, 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        launched(
+            project, programs(a_dg.device, T, 128, F, 128), described_g(a_dg, [128, 64], gl.bfloat16),
+            described_g(w, [128, 64], gl.bfloat16), n_rstd, f_c, described_g(o_z, [128, 128], gl.bfloat16), T, F, D,
+            128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        ),
+    ])

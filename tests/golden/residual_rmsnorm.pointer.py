@@ -25,6 +25,41 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -107,7 +142,20 @@ def launch(y, w_o, x, gamma, eps, a_x, a_h, a_ssq, r_rstd):
     T = y.shape[0]
     D = w_o.shape[0]
     K = y.shape[1]
-    out_proj[programs(y.device, T, 128, D, 256)](
-        y, w_o, x, gamma, a_x, a_h, a_ssq, T, D, K, 128, 256, 64, 8, num_warps=8, num_stages=3,
+    key = (
+        T, D, K, y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps), a_x.data_ptr(),
+        a_h.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(),
     )
-    rms[(triton.cdiv(T, 32),)](a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            out_proj, programs(y.device, T, 128, D, 256), y, w_o, x, gamma, a_x, a_h, a_ssq, T, D, K, 128, 256, 64, 8,
+            num_warps=8, num_stages=3,
+        ),
+        launched(
+            rms, (triton.cdiv(T, 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+    ])

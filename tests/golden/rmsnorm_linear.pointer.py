@@ -26,6 +26,41 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -136,11 +171,25 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     T = x.shape[0]
     D = x.shape[1]
     F = w.shape[0]
-    squares[programs(x.device, T, 32, D, 256)](x, s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2)
-    rms[(triton.cdiv(T, 32),)](s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2)
-    normalised[programs(x.device, T, 32, D, 256)](
-        x, r_rstd, gamma, n_h, T, D, 32, 256, 1, num_warps=8, num_stages=2,
+    key = (
+        T, D, F, x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(), r_rstd.data_ptr(),
+        n_h.data_ptr(), a_y.data_ptr(),
     )
-    project[programs(n_h.device, T, 128, F, 256)](
-        n_h, w, a_y, T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
-    )
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(squares, programs(x.device, T, 32, D, 256), x, s_ssq, T, D, 32, 256, 1, num_warps=8, num_stages=2),
+        launched(
+            rms, (triton.cdiv(T, 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        launched(
+            normalised, programs(x.device, T, 32, D, 256), x, r_rstd, gamma, n_h, T, D, 32, 256, 1, num_warps=8,
+            num_stages=2,
+        ),
+        launched(
+            project, programs(n_h.device, T, 128, F, 256), n_h, w, a_y, T, F, D, 128, 256, 64, 8, num_warps=8,
+            num_stages=3,
+        ),
+    ])

@@ -31,6 +31,41 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
+REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+MOST_REPEATS = 1024
+
+
+class Address:
+    """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
+
+    def __init__(self, tensor):
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def kept(argument):
+    if hasattr(argument, "base"):  # a descriptor
+        argument.base = Address(argument.base)
+    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
+
+
+def launched(kernel, grid, *arguments, **options):
+    """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
+    where kernels are interpreted."""
+    compiled = kernel[grid](*arguments, **options)
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+
+
+def keep(key, launches):
+    """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
+    if None not in launches:
+        if len(REPEATS) >= MOST_REPEATS:
+            REPEATS.clear()
+        REPEATS[key] = launches
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -133,8 +168,20 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
     """Computes every output into the given buffers, which are contiguous and of the declared dtypes."""
     T = dqkv.shape[0]
     Q = dqkv.shape[1]
-    back[programs(dqkv.device, T, 32, Q, 256)](
-        described(dqkv, [32, 256]), described(qkv, [32, 256]), pos, f_hi, f_lo, described(a_dz, [32, 256]), a_zdz, T,
-        Q, 32, 256, 1, num_warps=8, num_stages=2,
+    key = (
+        T, Q, dqkv.data_ptr(), qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(), a_dz.data_ptr(),
+        a_zdz.data_ptr(), b_zdz.data_ptr(),
     )
-    statistic[(triton.cdiv(T, 32),)](a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2)
+    if again := REPEATS.get(key):
+        for repeat in again:
+            repeat()
+        return
+    keep(key, [
+        launched(
+            back, programs(dqkv.device, T, 32, Q, 256), described(dqkv, [32, 256]), described(qkv, [32, 256]), pos,
+            f_hi, f_lo, described(a_dz, [32, 256]), a_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+        ),
+        launched(
+            statistic, (triton.cdiv(T, 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+    ])
