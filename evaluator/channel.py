@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coda_synth.evaluator import stopwatch
+
 NONCE_BYTES = 16
 _PREFIX = struct.Struct("<Q16sQ")  # bytes that follow the prefix, nonce, bytes of the header
 PREFIX_BYTES = _PREFIX.size
@@ -112,8 +114,11 @@ def serve(handlers: Mapping[str, Handler], hello: Callable[[], Mapping[str, Any]
 
 
 def _answer(handlers: Mapping[str, Handler], request: Message) -> Message:
+    stopwatch.drained()
     try:
-        return handlers[request.data["op"]](request.data, request.blobs)  # type: ignore[arg-type]
+        with stopwatch.stage(op := request.data["op"]):
+            answer = handlers[op](request.data, request.blobs)  # type: ignore[arg-type]
+        return replace(answer, data={**answer.data, "stages": stopwatch.drained()})
     except (
         Exception
     ) as error:  # the one place: whatever a stage raises becomes data, and the parent makes a verdict of it

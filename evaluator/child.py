@@ -37,6 +37,7 @@ import coda_synth
 _SLICE_S = 0.05  # how often limits are looked at while waiting
 _FAMILY_S = 0.5  # how often everything that the child started is looked for
 _LOG_TAIL = 2000
+_STEPS = 100  # of which an answer may tell the time
 _OWN = {
     "PYTHONUNBUFFERED": "1",  # what one candidate makes it print must not come out while the next one runs
     "PYTHONSAFEPATH": "1",  # a folder with a json.py in it must not replace parts of the judge that is called there
@@ -96,6 +97,9 @@ class Child:
         self._family: list[int] = []
         self._family_seen = 0.0
         self._ready, self._open = False, False
+        self.stages: dict[
+            str, float
+        ] = {}  # seconds that its answers say they took, by step; whoever reads it clears it
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +123,8 @@ class Child:
         self._open = False
         if "raised" in answer.data:
             raise ChildRaised(Raised(**answer.data["raised"]))
+        for step, spent in _stages(answer).items():
+            self.stages[step] = self.stages.get(step, 0.0) + spent
         return answer
 
     def forget(self, seconds: float) -> None:
@@ -270,6 +276,14 @@ class Child:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _LOG_TAIL))
         return self._log.read().decode(errors="replace").strip()
+
+
+def _stages(answer: Message) -> Mapping[str, float]:
+    """What the answer says of its time, which nothing depends on; nonsense is nothing."""
+    said = answer.data.get("stages")
+    if not isinstance(said, dict) or len(said) > _STEPS:
+        return {}
+    return {str(step)[:40]: float(spent) for step, spent in said.items() if isinstance(spent, (int, float))}
 
 
 def _import_path() -> dict[str, str]:

@@ -120,6 +120,9 @@ class Evaluation:
     profile: tuple[str, ...] = ()  # what bounds it, in words and figures an author can act on
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage
+    stages: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds of work by child and step, "device baseline eager"
 
     def __post_init__(self) -> None:
         if (self.timings or self.confirmed) and self.verdict is not Verdict.PASSED:

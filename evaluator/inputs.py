@@ -1,11 +1,18 @@
-"""A case's inputs from its seed: the same bits in every child that makes them."""
+"""A case's inputs from its seed: the same bits in every child that makes them.
+
+A real shape is made on the GPU where it is used; what its task computes from what it drew (a saved product) is then the
+same in every process on that GPU.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from coda_synth.coda_api.program import Signature
+from coda_synth.evaluator.drawing import LARGE, Drawing
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.tasks.spec import TaskSpec
 
@@ -15,8 +22,16 @@ Inputs = dict[str, torch.Tensor | float]
 def make_inputs(task: TaskSpec, signature: Signature, case: Case, device: str = "cpu") -> Inputs:
     """The inputs as a candidate gets them: floats rounded to the dtypes of the signature, contiguous, on `device`."""
     generator = torch.Generator().manual_seed(case.seed)
-    made = task.make_inputs(case.sizes, generator, case.style)
+    with Drawing("cuda" if torch.cuda.is_available() else "cpu") if _is_large(signature, case) else nullcontext():
+        made = task.make_inputs(case.sizes, generator, case.style)
     return {spec.name: _placed(made[spec.name], spec.dtype, device) for spec in signature.inputs}
+
+
+def _is_large(signature: Signature, case: Case) -> bool:
+    """Whether the case is for a GPU and has an input of so many elements that a CPU should not draw them."""
+    return case.stage == "device" and any(
+        math.prod(d.size(case.sizes) for d in spec.type.dims) >= LARGE for spec in signature.inputs
+    )
 
 
 def _placed(value: torch.Tensor | float | int, dtype: str, device: str) -> torch.Tensor | float:

@@ -126,6 +126,7 @@ class Judge:
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
         trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
         trial.environment = {**self._environment(), "dtype": dtype, "task_hash": facts.source_hash}
+        self._stages()  # whatever was asked before this evaluation
         try:
             self._read(trial)
             cases = self._plan(trial)
@@ -133,8 +134,23 @@ class Judge:
             if on_gpu:
                 self._on_device(trial, measure, tuple(shapes))
         except (StageFailed, ChildFailure, ChildRaised) as error:
+            trial.stages = self._stages()
             return trial.failed(error)
+        trial.stages = self._stages()
         return trial.passed()
+
+    def _stages(self) -> dict[str, float]:
+        """Seconds of work by child and step since the last call."""
+        named = {
+            "build": self.builder,
+            "reference": self.reference,
+            "interpreter": self.interpreter,
+            "device": self.gpu,
+        }
+        found = {f"{n} {step}": round(s, 3) for n, child in named.items() for step, s in child.stages.items()}
+        for child in named.values():
+            child.stages.clear()
+        return found
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 

@@ -12,29 +12,44 @@ from coda_synth.evaluator.facts import TaskFacts
 from coda_synth.evaluator.inputs import Inputs, rolled
 from coda_synth.evaluator.measured import Measured, Sample
 from coda_synth.evaluator.race import Clock, Lap, Run, race
+from coda_synth.evaluator.stopwatch import stage
 from coda_synth.tasks.spec import Sizes, TaskSpec
 
 
 def measure(
-    bound: Bound, task: TaskSpec, facts: TaskFacts, sizes: Sizes, inputs: Inputs, seconds: float, clock: Clock
+    bound: Bound,
+    task: TaskSpec,
+    facts: TaskFacts,
+    sizes: Sizes,
+    inputs: Inputs,
+    seconds: float,
+    clock: Clock,
+    known: baselines.Peers,
 ) -> tuple[Measured, list[Bound]]:
     """Times a bound candidate for about `seconds`, beside every baseline that runs here. Also gives the candidate once
-    for each set of inputs, its outputs those of its last timed run; set i's rows are the first set's, moved down."""
+    for each set of inputs, its outputs those of its last timed run; set i's rows are the first set's, moved down.
+    known: the baselines that were compiled before."""
     device = next(iter(bound.buffers.values())).tensor.device.type
     count = timing.sets_that_fit(bound, 1 + len(baselines.NAMES)) if device == "cuda" else 3
-    sets = [rolled(inputs, facts, shift(i, facts, sizes)) for i in range(count)]
-    programs = [bound, *(bind(bound.generated, own, device) for own in sets[1:])]
-    peers, notes = baselines.line_up(task, sizes, sets, device)
+    with stage("bind"):
+        sets = [rolled(inputs, facts, shift(i, facts, sizes)) for i in range(count)]
+        programs = [bound, *(bind(bound.generated, own, device) for own in sets[1:])]
+    peers, notes = baselines.line_up(task, sizes, sets, device, known)
     candidate = [Lap(p.launch, p.restore) for p in programs]
-    samples = race(
-        {"candidate": candidate, **{n: [Lap(run) for run in runs] for n, runs in peers.items()}}, seconds, clock
-    )
+    with stage("race"):
+        samples = race(
+            {"candidate": candidate, **{n: [Lap(run) for run in runs] for n, runs in peers.items()}}, seconds, clock
+        )
     state = timing.clocks() if device == "cuda" else ""
-    bits = tuple(timing.output_bits(p) for p in programs)
-    reruns = tuple(rerun(p) for p in programs)
-    graph = _graph(bound, peers, notes, seconds / 2, clock) if device == "cuda" else {}
-    launch_ms = _launch_ms(bound, notes)
-    prepare_ms = _prepare_ms(bound, inputs, clock)
+    with stage("timed outputs"):
+        bits = tuple(timing.output_bits(p) for p in programs)
+        reruns = tuple(rerun(p) for p in programs)
+    with stage("graph"):
+        graph = _graph(bound, peers, notes, seconds / 2, clock) if device == "cuda" else {}
+    with stage("tracer"):
+        launch_ms = _launch_ms(bound, notes)
+    with stage("prepare"):
+        prepare_ms = _prepare_ms(bound, inputs, clock)
     found = Measured(samples, graph, launch_ms, prepare_ms, bits, reruns, tuple(notes), state, clock.name)
     return found, programs
 

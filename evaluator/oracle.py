@@ -23,6 +23,7 @@ from coda_synth.evaluator.inputs import exact, make_inputs, of_rows
 from coda_synth.evaluator.lint import lint
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.stopwatch import stage
 from coda_synth.evaluator.suspects import suspect
 from coda_synth.evaluator.tensors import unpack
 from coda_synth.evaluator.trace import trace_task
@@ -54,12 +55,13 @@ def _row_symbol(spec: TaskSpec) -> str | None:
 def oracle(spec: TaskSpec, dtype: str, case: Case, device: str) -> Oracle:
     """The exact outputs of a case, and the error allowed around them; of the case's rows alone where it names some."""
     facts = facts_of(spec, dtype)
-    inputs = make_inputs(spec, facts.signature, case)
+    with stage("inputs"):
+        inputs = make_inputs(spec, facts.signature, case, device)
     if case.rows is not None:
         assert facts.row is not None
         inputs = of_rows(inputs, facts.signature, facts.row, list(case.rows))
-    placed = {name: v.to(device) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
-    found = correctness.bounds(spec, placed, getattr(torch, dtype), case.seed)
+    with stage("oracle"):
+        found = correctness.bounds(spec, inputs, getattr(torch, dtype), case.seed)
     if case.rows is None:
         return found
     return Oracle(found.task, {o.name: found.outputs[o.name] for o in spec.outputs if o.dims[:1] == (facts.row,)})
@@ -125,9 +127,10 @@ def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         said = f"the outputs that were handed over are no tensors: {error}"
         return Message({"judgement": to_data(Judgement(math.inf, said, (said,)))})
-    judgement: Judgement = correctness.judge_outputs(
-        exact_oracle(found) if case.form == "reference" else found, outputs
-    )
+    with stage("compare"):
+        judgement: Judgement = correctness.judge_outputs(
+            exact_oracle(found) if case.form == "reference" else found, outputs
+        )
     if case.form == "reference" and not judgement.passed:
         judgement = explained(judgement, task(data["task"]), data["dtype"], case, outputs)
     return Message({"judgement": to_data(judgement)})

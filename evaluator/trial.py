@@ -41,6 +41,7 @@ class Trial:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
     output_places: Mapping[str, Place] = field(default_factory=dict)
     call_places: Mapping[str, Place] = field(default_factory=dict)
 
@@ -80,6 +81,7 @@ class Trial:
             profile=tuple(self.profile),
             environment=self.environment,
             seconds=self.seconds,
+            stages=self.stages,
         )
 
 

@@ -34,12 +34,14 @@ from coda_synth.evaluator.places import raised_in
 from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.race import Clock, WallClock
 from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.stopwatch import spend, stage
 from coda_synth.evaluator.tensors import pack
 from coda_synth.evaluator.timing import DeviceClock
 from coda_synth.tasks.catalog import task
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
+PEERS = baselines.Peers(None if INTERPRETED else "inductor")
 
 
 @functools.lru_cache(maxsize=8)
@@ -55,8 +57,10 @@ def _asked(data: Mapping[str, Any]) -> tuple[Program, TaskFacts, Case]:
 def _meaning(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """The candidate's algebra in float64 on the CPU: what it says, whatever the lowering makes of it."""
     program, facts, case = _asked(data)
-    inputs = exact(make_inputs(task(facts.name), facts.signature, case))
-    outputs = evaluate(program, facts.signature, inputs, dtype=torch.float64)
+    with stage("inputs"):
+        inputs = exact(make_inputs(task(facts.name), facts.signature, case))
+    with stage("meaning"):
+        outputs = evaluate(program, facts.signature, inputs, dtype=torch.float64)
     return _outputs({name: value.double().contiguous() for name, value in outputs.items()}, case, facts)
 
 
@@ -66,8 +70,12 @@ def _bound(source: str, facts_text: str, case_text: str) -> tuple[Bound, Inputs]
     kept, since the shape that was checked is the one that is timed next."""
     facts, case = from_data(TaskFacts, json.loads(facts_text)), from_data(Case, json.loads(case_text))
     program = _program(source, json.dumps(to_data(facts.signature), sort_keys=True))
-    inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
-    return bind(_lowered(program, facts, case), inputs, DEVICE), inputs
+    with stage("inputs"):
+        inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
+    with stage("lower"):
+        generated = _lowered(program, facts, case)
+    with stage("bind"):
+        return bind(generated, inputs, DEVICE), inputs
 
 
 def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
@@ -104,7 +112,8 @@ def _execute(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """One case through the generated code: the outputs, and the faults that the judge's memory shows."""
     bound, _ = _in_place(data)
     try:
-        faults = run_checked(bound)
+        with stage("run"):
+            faults = run_checked(bound)
     except Exception as error:  # told with the call whose code it was
         call = raised_in(bound.generated, str(bound.module.__file__), error)
         raise Answerable(str(error), {"call": call}) from error
@@ -125,10 +134,12 @@ def _peers(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """The baselines' own outputs for a case, for the oracle."""
     facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
     _, inputs = _in_place(data)
-    runs, notes = baselines.references(task(facts.name), [inputs])
+    runs, notes = baselines.references(task(facts.name), [inputs], PEERS)
     answers = {name: _outputs(run(), case, facts) for name, (run, *_) in runs.items()}
     heads = {name: answer.data["tensors"] for name, answer in answers.items()}
-    return Message({"peers": heads, "notes": notes}, tuple(b for a in answers.values() for b in a.blobs))
+    return Message(
+        {"peers": heads, "notes": notes, "made": PEERS.made}, tuple(b for a in answers.values() for b in a.blobs)
+    )
 
 
 def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
@@ -136,21 +147,24 @@ def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     of the timed runs go to the oracle too: those of every set of inputs but the first, which was checked before."""
     facts, case = from_data(TaskFacts, data["facts"]), from_data(Case, data["case"])
     bound, inputs = _in_place(data)
-    found, programs = measure(bound, task(facts.name), facts, case.sizes, inputs, data["seconds"], _clock())
+    found, programs = measure(bound, task(facts.name), facts, case.sizes, inputs, data["seconds"], _clock(), PEERS)
     answers = [_moved_back(p, shift(i, facts, case.sizes), case, facts) for i, p in enumerate(programs)][1:]
     del bound, inputs, programs
     _bound.cache_clear()
     if not INTERPRETED:
         torch.cuda.empty_cache()
     sets = [answer.data["tensors"] for answer in answers]
-    return Message({"measured": to_data(found), "sets": sets}, tuple(b for a in answers for b in a.blobs))
+    return Message(
+        {"measured": to_data(found), "sets": sets, "made": PEERS.made}, tuple(b for a in answers for b in a.blobs)
+    )
 
 
 def _parts(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """What a candidate's GEMMs take without their epilogues, and the peaks of this device: for the profile."""
     program, facts, case = _asked(data)
     generated = _lowered(program, facts, case)
-    found = parts(program, facts.signature, case.sizes, generated, DEVICE, _clock())
+    with stage("parts"):
+        found = parts(program, facts.signature, case.sizes, generated, DEVICE, _clock())
     if not INTERPRETED:
         torch.cuda.empty_cache()
     return Message({"parts": to_data(found)})
@@ -167,6 +181,11 @@ def _moved_back(bound: Bound, shift: int, case: Case, facts: TaskFacts) -> Messa
     return _outputs(outputs, case, facts)
 
 
+def _compiled(*, times: Any, cache_hit: bool, **rest: Any) -> None:
+    """Triton tells of every kernel that it makes, or finds on the disk."""
+    spend("load kernels" if cache_hit else "compile", times.total / 1e6)
+
+
 def hello() -> Mapping[str, Any]:
     if INTERPRETED:
         toolchain.repair_interpreter()
@@ -175,6 +194,7 @@ def hello() -> Mapping[str, Any]:
         return {}
     import triton
 
+    triton.knobs.compilation.listener = _compiled
     props = torch.cuda.get_device_properties(0)
     return {
         "device": props.name,

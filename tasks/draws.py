@@ -67,7 +67,7 @@ def product(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     sums are the same in every process there, and within roundoff of the CPU's."""
     if a.numel() * len(w) < 1 << 34 or not torch.cuda.is_available():
         return a @ w.T
-    return (a.cuda() @ w.cuda().T).cpu()
+    return (a.cuda() @ w.cuda().T).to(a.device)
 
 
 def accumulated(shape: tuple[int, int], tokens: int, generator: torch.Generator, style: str) -> torch.Tensor:
