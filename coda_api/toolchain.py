@@ -6,6 +6,7 @@ while building, so that compile workers stay small; the interpreter's repairs, w
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import hashlib
 import io
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from triton.compiler import ASTSource
 # The numbers of a kernel must not move with a release of triton, so the default of contracting a * b + c is stated.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
+_NONE: Mapping[str, Any] = {}
 _TENSOR_CORE = re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync|v_mfma|v_wmma")
 
 
@@ -39,15 +41,23 @@ class BuildError(Exception):
         self.kernel = kernel
 
 
-def load(source: str, name: str = "generated") -> types.ModuleType:
-    """Executes generated text (ours, never a candidate's) as a module; triton reads it back from linecache."""
+def load(source: str, name: str = "generated", imports: Mapping[str, Any] = _NONE) -> types.ModuleType:
+    """Executes generated text (ours, never a candidate's) as a module; triton reads it back from linecache.
+
+    imports: what the text is to find under these names of modules instead of what they hold.
+    """
     filename = f"<{name}-{hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     lines = [f"{line}\n" for line in source.split("\n")]  # what Python takes for a line, and not what str does
     linecache.cache[filename] = (len(source), None, lines, filename)
     module = types.ModuleType(name)
     module.__file__ = filename
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importing(imports)} if imports else builtins
     exec(compile(source, filename, "exec"), module.__dict__)
     return module
+
+
+def _importing(instead: Mapping[str, Any]) -> Callable[..., Any]:
+    return lambda name, *how: instead[name] if name in instead else builtins.__import__(name, *how)
 
 
 def target_of(name: str) -> GPUTarget:

@@ -43,10 +43,12 @@ class OverShared(Exception):
 # ---- planning --------------------------------------------------------------------------------------------------------
 
 
-def interpreter_cases(program: Program, facts: TaskFacts, schedules: Schedules, seed: int) -> list[Case]:
+def interpreter_cases(
+    program: Program, facts: TaskFacts, schedules: Schedules, seed: int, form: str = "descriptor"
+) -> list[Case]:
     """What proves the generated code without a device: small tiles in both forms on sizes that give each kernel more
-    than two whole tiles along rows, columns and depth; the smallest odd shape; the shipped schedule on one tile and a
-    bit."""
+    than two whole tiles along rows, columns and depth; the smallest odd shape; and what ships, the schedule and the
+    form for the target, on one tile and a bit: a Hopper kernel is simulated."""
     small = _small_schedules(program, facts)
     base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
     case = functools.partial(Case, "interpreter", processors=FEW_PROCESSORS)
@@ -59,7 +61,7 @@ def interpreter_cases(program: Program, facts: TaskFacts, schedules: Schedules, 
         case(sizes, seed + i, style, form, small)
         for i, (style, (sizes, form)) in enumerate(zip(facts.styles, itertools.cycle(forms)))
     ]
-    whole = case(shipped, seed + len(tiled), "normal", "descriptor", dict(schedules))
+    whole = case(shipped, seed + len(tiled), "normal", form, dict(schedules))
     return [*tiled, case(least, seed + len(tiled) + 1, "normal", "pointer", small), whole]
 
 
@@ -127,7 +129,7 @@ def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     program, facts, _ = _asked(data)
     generated, on = _lowered(data), device(data["device"])
     schedules = generated.schedules
-    cases = interpreter_cases(program, facts, schedules, data["seed"])
+    cases = interpreter_cases(program, facts, schedules, data["seed"], generated.form)
     launches = cost.program_cost(program, facts.signature, facts.headline[1], schedules, on).launches
     answer = {
         "generated_hash": hashlib.sha256(generated.source.encode()).hexdigest()[:16],

@@ -54,7 +54,8 @@ class Bound:
 
 def bind(generated: Generated, inputs: Inputs, device: str) -> Bound:
     """Prepares the weights and allocates what the launch needs; runs no kernel of the program."""
-    module = _loaded(generated.source)
+    simulated = device == "cpu" and any(launch.gluon for launch in generated.launches)
+    module = _simulated(generated.source) if simulated else _loaded(generated.source)
     wanted = {name: inputs[name] for name in generated.prepare_arguments}
     prepared = dict(module.prepare(**wanted)) if wanted else {}
     known = {**inputs, **prepared}
@@ -103,4 +104,16 @@ def _on_gpu(bound: Bound) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _loaded(source: str) -> ModuleType:
-    return toolchain.load(source, f"candidate_{hashlib.sha256(source.encode()).hexdigest()[:12]}")
+    return toolchain.load(source, _name(source))
+
+
+@functools.lru_cache(maxsize=32)
+def _simulated(source: str) -> ModuleType:
+    """Kernels that only Hopper can run."""
+    from coda_synth.evaluator import hopper_simulator  # of a process that interprets
+
+    return hopper_simulator.load(source, _name(source))
+
+
+def _name(source: str) -> str:
+    return f"candidate_{hashlib.sha256(source.encode()).hexdigest()[:12]}"

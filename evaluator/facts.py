@@ -68,7 +68,7 @@ class Case:
     sizes: Mapping[str, int]
     seed: int
     style: str
-    form: str  # "reference", "descriptor", "pointer"
+    form: str  # "reference", "pointer", "descriptor", "hopper", "auto"
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     processors: int = 132
     rows: tuple[int, ...] | None = None

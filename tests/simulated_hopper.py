@@ -1,0 +1,130 @@
+"""Generated Hopper kernels in the simulator: worked candidates on several tiles, and kernels spoilt on purpose.
+
+Run by test_hopper_simulator in a process of its own with TRITON_INTERPRET=1: triton decides at import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.lowering import LoweringError, lower
+from coda_synth.coda_api.program import Kernel
+from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator import hopper_simulator
+from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
+from coda_synth.evaluator.fitting import fit_sizes
+from coda_synth.evaluator.hopper_machine import HopperFault
+from coda_synth.evaluator.quick_interpreter import quicken
+from coda_synth.evaluator.signature import signature
+from coda_synth.tasks.catalog import task, task_names, worked_candidate
+
+toolchain.repair_interpreter()
+quicken()
+TURNS = Schedule(block_m=64, block_n=64, block_k=32, stages=3, warps=8, group_m=2, mainloop="pingpong")
+SHARED = Schedule(block_m=128, block_n=64, block_k=32, stages=2, warps=8, group_m=2, slice_n=32, mainloop="hopper")
+PROCESSORS = 2  # so that every block walks several tiles
+
+
+def lowered(name: str, schedule: Schedule) -> tuple[Generated, dict[str, int], int]:
+    """A worked candidate with the schedule wherever it is possible, at sizes of more than two tiles each way."""
+    spec = task(name)
+    program = read(worked_candidate(name), signature(spec))
+    calls = [c.name for c in program.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm]
+    chosen = dict.fromkeys(calls, schedule)
+    while True:
+        try:
+            whole = lower(program, signature(spec), spec.check_shapes[1], form="hopper", schedules=chosen).schedules
+            break
+        except LoweringError as error:  # says first of which call
+            del chosen[str(error).partition(":")[0]]
+    sizes = fit_sizes(program, spec.check_shapes[1], {**whole, **chosen}, 2, aligned=True)
+    made = lower(program, signature(spec), sizes, form="hopper", schedules=chosen, processors=PROCESSORS)
+    return made, sizes, len(chosen)
+
+
+def error_ratio(name: str, made: Generated, sizes: Mapping[str, int], source: str, seed: int) -> float:
+    spec = task(name)
+    inputs = declared_inputs(
+        spec, spec.make_inputs(sizes, torch.Generator().manual_seed(seed), "normal"), torch.bfloat16
+    )
+    module = hopper_simulator.load(source, seed=seed)
+    buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}
+    pool = {**inputs, **module.prepare(**{n: inputs[n] for n in made.prepare_arguments}), **buffers}
+    pool |= {n: pool[n].clone() for n in made.in_place}
+    module.launch(**{name: pool[name] for name in made.arguments})
+    outputs = {o: buffers[b.name] for b in made.buffers for o in b.outputs}
+    outputs |= {o: pool[n] for n, written in made.in_place.items() for o in written}
+    return judge_outputs(bounds(spec, inputs, torch.bfloat16, seed), outputs).error_ratio
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_worked_candidates(name: str) -> None:
+    """Both mainloops, each under another drawing of what the hardware leaves open."""
+    for seed, schedule in enumerate((TURNS, SHARED)):
+        made, sizes, count = lowered(name, schedule)
+        assert sum(launch.gluon for launch in made.launches) >= count
+        if count:
+            assert error_ratio(name, made, sizes, made.source, seed) <= 1.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_drawing_gives_the_same_bits(seed: int) -> None:
+    made, sizes, _ = lowered("residual_rmsnorm_swiglu", TURNS)
+    first, other = (error_ratio("residual_rmsnorm_swiglu", made, sizes, made.source, s) for s in (0, 0))
+    assert first == other
+
+
+def spoilt() -> Iterator[tuple[str, str, str]]:
+    """What a mistake in the emitter would leave: a pattern of the text, and what stands there instead."""
+    yield (
+        "a product still reads the stage that is given back",
+        r"empty.index\(\(step \+ k - 1\)",
+        "empty.index((step + k)",
+    )
+    yield (
+        "no stage is ever given back",
+        r"mbarrier.arrive\(empty.index\(\(step \+ k - 1\) % STAGES\), count=1\)",
+        "pass",
+    )
+    yield "the loader does not wait for a free stage", r"mbarrier.wait\(empty.*", "pass"
+    yield "the products do not wait for their operands", r"mbarrier.wait\(full.*", "pass"
+    yield "the wrong phase", r"\(step // STAGES\) & 1\) \^ 1", "(step // STAGES) & 1)"
+    yield "too many bytes are expected", r"BLOCK_K \* 2\)", "BLOCK_K * 4)"
+    yield "too few bytes are expected", r"\(BLOCK_M \+ BLOCK_N\) \* BLOCK_K", "BLOCK_M * BLOCK_K"
+    yield "stores are not fenced", r"fence_async_shared\(\)", "pass"
+    yield "the epilogue does not wait for its tiles", r"mbarrier.wait\(loaded.*", "pass"
+    yield "the loader does not wait for a free slot", r"mbarrier.wait\(freed.*", "pass"
+    yield "slots are given back while stores still read them", r"tma.store_wait\(0\)\n( +)for", r"pass\n\1for"
+    yield "the kernel ends before its stores have read", r"tma.store_wait\(0\)\n\n", "pass\n\n"
+    yield "the accumulator is used before its last product", r"acc = warpgroup_mma_wait\(0, deps=\(acc,\)\)", "pass"
+    yield "both groups take the same tiles", r"gl.program_id\(0\) \+ WHICH \* gl.num_programs\(0\)", "gl.program_id(0)"
+    yield "one group never hands the turn on", r"mbarrier.arrive\(turn.*", "pass"
+    yield "the wrong slot is read", r"slot = step % (\d)", r"slot = (step + 1) % \1"
+    yield "tiles are loaded from the wrong rows", r"tma_load\((\w+), \[row, col", r"tma_load(\1, [col, row"
+
+
+@pytest.mark.parametrize(("what", "pattern", "instead"), [pytest.param(*s, id=s[0]) for s in spoilt()])
+def test_a_spoilt_kernel_is_found_out(what: str, pattern: str, instead: str) -> None:
+    """By a fault or by wrong numbers, in one of a few drawings."""
+    for name, schedule in (("linear_residual", TURNS), ("residual_rmsnorm", SHARED)):
+        made, sizes, _ = lowered(name, schedule)
+        source = re.sub(pattern, instead, made.source)
+        if source != made.source:
+            break
+    assert source != made.source, f"nothing in the text is {pattern}"
+
+    def found(seed: int) -> bool:
+        try:
+            return not error_ratio(name, made, sizes, source, seed) <= 1.0
+        except HopperFault:
+            return True
+        except (AttributeError, TypeError):  # a product under way is no value
+            return "accumulator" in what
+
+    assert any(found(seed) for seed in range(12))
