@@ -10,7 +10,7 @@ from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
 from coda_synth.coda_api.emit_slice import mentions
 from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.groups import column_ratio
-from coda_synth.coda_api.program import Form, Kernel, Value, walk
+from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
@@ -50,6 +50,7 @@ class KernelEmitter:
     ) -> None:
         self.name, self.kernel, self.live, self.schedule = name, kernel, live, schedule
         self.geometry = geometry(kernel, live, sizes, schedule)
+        self.described = tensors.form == "descriptor"  # the left operand's form, and every other matrix's unless:
         if self.geometry.padding:  # columns are not adjacent in memory where they are in the tile
             tensors = replace(tensors, form="pointer")
         self.tensors = tensors
@@ -90,52 +91,42 @@ class KernelEmitter:
         gemm = self.kernel.gemm
         if gemm is None:
             return []
-        load = self._described_operands if self.tensors.form == "descriptor" else self._masked_operands
-        before, inside = load()
-        k = self.sizes.text(gemm.inner)
+        (at_m, left), (at_n, right) = self._left(gemm), self._right(gemm)
+        at = [line for line in (at_m, at_n) if line]
+        inside = ["at_k = k + tl.arange(0, BLOCK_K)"] if at else []
+        inside += [f"left = {left}"] if at_m else []
+        inside += [f"right = {right}"] if at_n else []
+        inside.append(f"acc = tl.dot({'left' if at_m else left}, {'right' if at_n else right}, acc)")
         return [
-            *before,
+            *at,
             "acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)",
-            f"for k in range(0, {k}, BLOCK_K):",
+            f"for k in range(0, {self.sizes.text(gemm.inner)}, BLOCK_K):",
             *(f"    {line}" for line in inside),
         ]
 
-    def _described_operands(self) -> tuple[list[str], list[str]]:
-        gemm = self.kernel.gemm
-        assert gemm is not None
-        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        left = f"{a}.load([k, row]).T" if gemm.a_transposed else f"{a}.load([row, k])"
-        right = f"{b}.load([col, k]).T" if gemm.b_transposed else f"{b}.load([k, col])"
-        return [], [f"acc = tl.dot({left}, {right}, acc)"]
+    def _left(self, gemm: Gemm) -> tuple[str, str]:
+        """The statement that places the tile's rows, "" where a descriptor does, and the text of a load."""
+        a, m, k = self.slice.param_names[gemm.a], self.sizes.text(self.kernel.rows), self.sizes.text(gemm.inner)
+        if self.described:
+            return "", f"{a}.load([k, row]).T" if gemm.a_transposed else f"{a}.load([row, k])"
+        at = f"at_m[:, None] * {k} + at_k[None, :]"
+        if gemm.a_transposed:
+            at = f"at_k[None, :].to(tl.int64) * {m} + at_m[:, None]"
+        mask = f"(at_m[:, None] < {m}) & (at_k[None, :] < {k})"
+        return "at_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)", f"tl.load({a} + {at}, mask={mask}, other=0.0)"
 
-    def _masked_operands(self) -> tuple[list[str], list[str]]:
-        gemm = self.kernel.gemm
-        assert gemm is not None
-        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        m, n, k = (self.sizes.text(d) for d in (self.kernel.rows, self.kernel.cols, gemm.inner))
-        left = f"at_k[None, :] * {m} + at_m[:, None]" if gemm.a_transposed else f"at_m[:, None] * {k} + at_k[None, :]"
-        right = (
-            f"at_n[None, :] * {k} + at_k[:, None]"
-            if gemm.b_transposed
-            else f"at_k[:, None].to(tl.int64) * {n} + at_n[None, :]"
-        )
-        left = left.replace("at_k[None, :] *", "at_k[None, :].to(tl.int64) *")
-        before = [
-            "at_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)",
-            f"at_n = {self._columns()}.to(tl.int64)",
-        ]
-        inside = [
-            "at_k = k + tl.arange(0, BLOCK_K)",
-            f"left = tl.load({a} + {left}, mask=(at_m[:, None] < {m}) & (at_k[None, :] < {k}), other=0.0)",
-            f"right = tl.load({b} + {right}, mask=(at_k[:, None] < {k}) & (at_n[None, :] < {n}), other=0.0)",
-            "acc = tl.dot(left, right, acc)",
-        ]
-        return before, inside
-
-    def _columns(self) -> str:
-        places = "col + tl.arange(0, BLOCK_N)"
-        text = self.slice.column_text(self.kernel.cols, places)
-        return text if text != places else f"({places})"
+    def _right(self, gemm: Gemm) -> tuple[str, str]:
+        """As _left, of the tile's columns: where groups are padded, these do not lie as a box does."""
+        b, n, k = self.slice.param_names[gemm.b], self.sizes.text(self.kernel.cols), self.sizes.text(gemm.inner)
+        if self.described and not self.geometry.padding:
+            return "", f"{b}.load([col, k]).T" if gemm.b_transposed else f"{b}.load([k, col])"
+        at = f"at_k[:, None].to(tl.int64) * {n} + at_n[None, :]"
+        if gemm.b_transposed:
+            at = f"at_n[None, :] * {k} + at_k[:, None]"
+        mask = f"(at_k[:, None] < {k}) & (at_n[None, :] < {n})"
+        columns = self.slice.column_text(self.kernel.cols, places := "col + tl.arange(0, BLOCK_N)")
+        columns = f"({places})" if columns == places else columns
+        return f"at_n = {columns}.to(tl.int64)", f"tl.load({b} + {at}, mask={mask}, other=0.0)"
 
     # -- around the slices
 
@@ -252,10 +243,10 @@ class KernelEmitter:
             return []
         a = (s.block_k, s.block_m) if gemm.a_transposed else (s.block_m, s.block_k)
         b = (s.block_n, s.block_k) if gemm.b_transposed else (s.block_k, s.block_n)
-        kind = "descriptor" if self.tensors.form == "descriptor" else "pointer"
+        described = ((gemm.a, a, self.described), (gemm.b, b, self.described and not self.geometry.padding))
         return [
-            UnitParam(self.slice.param_names[name], kind, name, block=block)  # type: ignore[arg-type]
-            for name, block in ((gemm.a, a), (gemm.b, b))
+            UnitParam(self.slice.param_names[name], "descriptor" if box else "pointer", name, block=block)
+            for name, block, box in described
         ]
 
     def _tensor_param(self, name: str, text: str, output: bool) -> UnitParam:
