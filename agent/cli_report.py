@@ -22,6 +22,12 @@ def report(evaluation: Evaluation, source: str, name: str) -> Iterator[Renderabl
         yield _checks(evaluation)
     if evaluation.resources:
         yield _resources(evaluation)
+    if evaluation.verdict is Verdict.PASSED:
+        yield from _times(evaluation)
+
+
+def _times(evaluation: Evaluation) -> Iterator[RenderableType]:
+    """Of what passed; anything else has none that could be used."""
     if evaluation.timings:
         yield _measured(evaluation.timings)
     if evaluation.modelled:

@@ -56,8 +56,8 @@ def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
             f"Build of {r.call} ({r.kernel}): {r.registers} registers, {r.spill_bytes} B spilled, "
             f"{r.shared_bytes:,} B shared memory, {r.tensor_core_instructions} tensor-core instructions."
         )
-    yield from (_figure(f) for f in evaluation.timings or evaluation.modelled)
-    yield from evaluation.profile
+    yield from (_figure(f) for f in evaluation.figures)
+    yield from evaluation.profile if evaluation.figures else ()
 
 
 def _finding(diagnostic: Diagnostic, lines: list[str]) -> Iterator[str]:

@@ -178,7 +178,7 @@ def _fits(hints: Mapping[str, Hint], found: Evaluation | None) -> bool:
 
 
 def _shared_bytes(found: Evaluation | None) -> int:
-    name = found.modelled[0].device if found and found.modelled else "sm_90"
+    name = found.environment.get("model_device", "sm_90") if found else "sm_90"
     try:
         return device(name).shared_bytes
     except UnknownDevice:

@@ -124,6 +124,14 @@ class Evaluation:
         default_factory=dict
     )  # seconds of work by child and step, "device baseline eager"
 
+    @property
+    def figures(self) -> tuple[Timing, ...] | tuple[Modelled, ...]:
+        """Its times, by shape, the headline first: measured ones where there are any, else modelled ones. None for what
+        did not pass, whatever a cost model once said of it."""
+        if self.verdict is not Verdict.PASSED:
+            return ()
+        return self.timings or self.modelled
+
     def __post_init__(self) -> None:
         if (self.timings or self.confirmed) and self.verdict is not Verdict.PASSED:
             raise ValueError(f"a {self.verdict} candidate has no timings")

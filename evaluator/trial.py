@@ -67,6 +67,8 @@ class Trial:
         return self._evaluation(verdict, (*diagnostics, *self.diagnostics))
 
     def _evaluation(self, verdict: Verdict, diagnostics: tuple[Diagnostic, ...]) -> Evaluation:
+        """What did not pass has no time, measured or modelled: there is nothing that could be as fast."""
+        passed = verdict is Verdict.PASSED
         return Evaluation(
             candidate=self.candidate.id,
             task=self.candidate.task,
@@ -76,9 +78,9 @@ class Trial:
             diagnostics=diagnostics,
             checks=tuple(self.checks),
             resources=self.resources,
-            modelled=self.modelled,
-            timings=tuple(self.timings) if verdict is Verdict.PASSED else (),
-            profile=tuple(self.profile),
+            modelled=self.modelled if passed else (),
+            timings=tuple(self.timings) if passed else (),
+            profile=tuple(self.profile) if passed else (),
             environment=self.environment,
             seconds=self.seconds,
             stages=self.stages,

@@ -194,8 +194,7 @@ def _entries(run: Run, attempts: tuple[Attempt, ...]) -> Iterator[tuple[object, 
         head = (run.id, attempt.step, run.started, run.task, candidate.id, candidate.author, evaluation.verdict.value)
         if evaluation.verdict is Verdict.INCORRECT:
             yield (*head, 2, *(None,) * 10)
-        figures: tuple[Timing | Modelled, ...] = evaluation.timings or evaluation.modelled
-        for place, figure in enumerate(figures):
+        for place, figure in enumerate(evaluation.figures):
             key = rank_key(candidate, evaluation, place)
             if key is not None:
                 yield (*head, key[0], figure.device, figure.shape, place, *key[1:], *_peers(figure))

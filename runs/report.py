@@ -86,9 +86,8 @@ def attempt_row(attempt: Attempt, leader: Attempt | None = None) -> AttemptRow:
 
 
 def headline(evaluation: Evaluation) -> Timing | Modelled | None:
-    """The figure of the headline shape: measured if there is one, else modelled, else None."""
-    figures: tuple[Timing | Modelled, ...] = evaluation.timings or evaluation.modelled
-    return figures[0] if figures else None
+    """The figure of the headline shape: measured if there is one, else modelled; None for what did not pass."""
+    return evaluation.figures[0] if evaluation.figures else None
 
 
 def time_ms(figure: Timing | Modelled) -> float:

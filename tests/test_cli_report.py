@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
+
+import pytest
 from coda_synth.agent.cli_report import report
+from coda_synth.agent.cli_view import attempts_table
+from coda_synth.agent.feedback import feedback, line
 from coda_synth.coda_api.errors import Diagnostic, Edit
-from coda_synth.evaluator.evaluation import Evaluation, Verdict
+from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
+from coda_synth.runs.record import Attempt
+from coda_synth.runs.report import attempt_row
+from rich.console import Console
 
 
 def said(diagnostic: Diagnostic, source: str) -> str:
@@ -18,6 +27,23 @@ def test_a_repair_has_a_place_and_says_what_goes() -> None:
     assert "at 1:5 write 'x' in place of 'b'" in said(Diagnostic("R", "m", 1, 5, fix=Edit(1, 5, 6, "x")), source)
     added = Diagnostic("R", "m", 1, 1, fix=Edit(1, 1, 1, "@kernel\n"))
     assert said(added, source).endswith("at 1:1 write '@kernel\\n'")
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PASSED])
+def test_what_did_not_pass_shows_no_time_anywhere(verdict: Verdict) -> None:
+    """Records of earlier versions hold what the cost model said of programs that do not fit."""
+    model = Modelled("8b", {"T": 1}, "H200", 1, 1, 0.5, 2.447, 1.0)
+    candidate, stale = Candidate("t", "text"), ("8b: a: 1 GB; modelled 2.447 ms, 100%",)
+    no = (Diagnostic("OverShared", "does not fit"),)
+    found = Evaluation(candidate.id, "t", verdict, "build", 1, no, modelled=(model,), profile=stale)
+    attempt = Attempt(1, "evaluated", candidate, found)
+    screen = Console(file=io.StringIO(), width=140)
+    for part in report(found, "text", "f.coda"):
+        screen.print(part)
+    screen.print(attempts_table([attempt_row(attempt)]))
+    for told in (screen.file.getvalue(), feedback(attempt), line(attempt)):
+        assert "does not fit" in told and not re.search(r"2\.4|modelled|\d ms", told), told
+    assert attempt_row(attempt).time_ms is None and attempt_row(attempt).vs_bare is None
 
 
 def test_a_map_has_a_legend() -> None:

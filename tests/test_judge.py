@@ -105,6 +105,7 @@ def test_a_schedule_over_the_shared_memory_is_told_what_fits(judge):
     assert evaluation.verdict is Verdict.BUILD_ERROR and evaluation.diagnostics[0].rule == "OverShared"
     assert "232,448" in evaluation.diagnostics[0].message and "stages=4" in evaluation.diagnostics[0].message
     assert "it is of the call a in line" in evaluation.diagnostics[0].message and evaluation.diagnostics[0].line > 0
+    assert evaluation.modelled == evaluation.profile == evaluation.figures == ()  # no time of what cannot run
     fits = judged(judge, "linear_swiglu", schedules={"a": replace(wide["a"], stages=4)})
     assert fits.verdict is Verdict.PASSED
 
