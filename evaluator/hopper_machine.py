@@ -11,112 +11,19 @@ within a warp group, whose order the compiler sees to.
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import numpy as np
+from coda_synth.evaluator.hopper_memory import Barrier, Deadlock, HopperFault, Known, Race, Slot
 
 T = TypeVar("T")
 
 
-class HopperFault(Exception):
-    """What no program may do on the device, found while a kernel was simulated."""
-
-
-class Race(HopperFault):
-    """Two accesses to one place, one of them a write, that nothing orders."""
-
-
-class Deadlock(HopperFault):
-    """Every warp waits."""
-
-
 class _Stopped(BaseException):
     """Ends a warp of a block in which something went wrong."""
-
-
-@dataclass
-class Slot:
-    """One place of shared memory, and the accesses to it that a later one must come after, as numbers."""
-
-    name: str
-    last_write: int | None = None
-    reads: list[int] = field(default_factory=list)  # since then
-    unfenced: bool = False  # written by threads, and no fence since: the copy engine might not see it
-
-    def written(self, by: str, known: Known) -> None:
-        """An access by somebody who knows what has happened before; raises Race where that leaves out another one."""
-        self._check(f"{by} overwrites", known)
-        if not known.issuperset(self.reads):
-            raise Race(f"{by} overwrites {self.name}, which may still be read")
-        self.last_write, self.reads = known.next(), []
-
-    def read(self, by: str, known: Known) -> None:
-        if self.last_write is None:
-            raise Race(f"{by} reads {self.name}, which nothing was written to")
-        self._check(f"{by} reads", known)
-        self.reads.append(known.next())
-
-    def settled(self, known: Known) -> bool:
-        return known.issuperset(self.reads) and (self.last_write is None or self.last_write in known)
-
-    def _check(self, said: str, known: Known) -> None:
-        if self.last_write is not None and self.last_write not in known:
-            raise Race(f"{said} {self.name}, which may still be being written")
-
-
-class Known(set[int]):
-    """Accesses that have surely happened, whatever the timing: one's own, and those learnt of by waiting."""
-
-    _numbers = itertools.count()
-
-    def next(self) -> int:
-        """A new access, by oneself."""
-        number = next(self._numbers)
-        self.add(number)
-        return number
-
-
-@dataclass
-class Barrier:
-    """An mbarrier: its phase ends when all have arrived and all bytes that they expect are there. Who waits for that
-    learns what those who arrived, and the copies, knew."""
-
-    name: str
-    count: int = 1
-    missing: int = 1
-    phase: int = 0
-    bytes: int = 0
-    told: Known = field(default_factory=Known)
-    ended: Known = field(default_factory=Known)
-
-    def arrive(self, known: Known, count: int = 1) -> None:
-        if count > self.missing:
-            raise Race(f"more arrivals at {self.name} than the {self.count} of one phase")
-        self.missing -= count
-        self._end(known)
-
-    def expect(self, known: Known, size: int) -> None:
-        self.bytes += size
-        self.arrive(known)
-
-    def landed(self, known: Known, size: int) -> None:
-        self.bytes -= size
-        self._end(known)
-
-    def passed(self, parity: int) -> bool:
-        """Whether the last phase of this parity has ended; before the first one, that of parity 1 has."""
-        return self.phase & 1 != parity & 1
-
-    def _end(self, known: Known) -> None:
-        self.told |= known
-        if self.missing == 0 and self.bytes == 0:
-            self.phase, self.missing = self.phase + 1, self.count
-            self.ended |= self.told
 
 
 @dataclass
@@ -341,21 +248,3 @@ class Block:
                 warp.turn.release()
         for thread in threads:
             thread.join()
-
-
-def box(values: np.ndarray, place: tuple[int, int], shape: tuple[int, int]) -> np.ndarray:
-    """The part of a matrix at a place, with zeros for what lies outside, as the copy engine makes it."""
-    found = np.zeros(shape, values.dtype)
-    (r, c), (rows, cols) = place, values.shape
-    if not (r < rows and c < cols):
-        return found
-    part = values[r : r + shape[0], c : c + shape[1]]
-    found[: part.shape[0], : part.shape[1]] = part
-    return found
-
-
-def put(values: np.ndarray, place: tuple[int, int], block: np.ndarray) -> None:
-    """Writes what of a box lies inside the matrix."""
-    r, c = place
-    part = values[r : r + block.shape[0], c : c + block.shape[1]]
-    part[...] = block[: part.shape[0], : part.shape[1]]

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 import triton.language as tl
 from coda_synth.coda_api import toolchain
-from coda_synth.evaluator.hopper_machine import Barrier, Block, HopperFault, Slot, box, put
+from coda_synth.evaluator.hopper_machine import Block
+from coda_synth.evaluator.hopper_memory import Barrier, HopperFault, Slot, box, put
 from triton.language import core
 from triton.runtime import interpreter
 

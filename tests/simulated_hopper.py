@@ -19,7 +19,7 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator import hopper_simulator
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
 from coda_synth.evaluator.fitting import fit_sizes
-from coda_synth.evaluator.hopper_machine import HopperFault
+from coda_synth.evaluator.hopper_memory import HopperFault
 from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate

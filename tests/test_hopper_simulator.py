@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from coda_synth.evaluator.hopper_machine import Barrier, Block, Deadlock, Known, Race, Slot
+from coda_synth.evaluator.hopper_machine import Block
+from coda_synth.evaluator.hopper_memory import Barrier, Deadlock, Known, Race, Slot
 
 from tests.test_lowering_properties import interpreted
 
