@@ -20,7 +20,13 @@ from coda_synth.runs.store import RunWriter, StoreError, step_name
 
 PROMPT, REPLY, WORDS, SPOILT, SYSTEM = "prompt.md", "reply.json", "reply.md", "spoilt.json", "system.md"
 T = TypeVar("T")
+Ask = Callable[[Callable[[], Reply]], Reply]  # calls an author
 _UNKEPT = ("done", "stuck")  # says nothing that a later session must not ask again
+
+
+def here(call: Callable[[], Reply]) -> Reply:
+    """Calls the author in the caller's own thread."""
+    return call()
 
 
 class TooDear(Exception):
@@ -48,6 +54,7 @@ class Asking:
     provider: Provider
     writer: RunWriter
     budget: Budget
+    ask: Ask = here
 
     def kept(self, place: int) -> Reply | None:
         """The reply in this step's folder, which an earlier session got and did not live to write down."""
@@ -99,14 +106,12 @@ class Asking:
         folder, request = step_name(question.place), question.request
         started = time.monotonic()
         try:
-            reply = question.author.propose(request)
+            reply = self.ask(lambda: question.author.propose(request))
         except PromptTooLong as error:
             reply = Reply(str(error), "too_long")
         except BaseException:
             self.writer.release(f"{folder}/{REPLY}")
-            if request.spoilt:
-                text = json.dumps(to_data(_together(question.spoilt, *request.spoilt)), indent=2) + "\n"
-                self.writer.keep(f"{folder}/{SPOILT}", text)
+            self._note_broken(question)
             raise
         usage = _together(reply.usage, question.spoilt, *request.spoilt)
         took = max(usage.seconds, round(time.monotonic() - started - reply.idle, 3))
@@ -117,6 +122,16 @@ class Asking:
         else:
             self.writer.release(f"{folder}/{REPLY}")
         return reply
+
+    def given_up(self, question: Question) -> None:
+        """Nobody waits for the answer any more: if it has not come, what it has taken is noted."""
+        if self.writer.kept(f"{step_name(question.place)}/{REPLY}") is None:
+            self._note_broken(question)
+
+    def _note_broken(self, question: Question) -> None:
+        if broken := question.request.broken():
+            text = json.dumps(to_data(_together(question.spoilt, *broken)), indent=2) + "\n"
+            self.writer.keep(f"{step_name(question.place)}/{SPOILT}", text)
 
     def _say(self, place: int, reply: Reply) -> None:
         """The reply as a person reads it; one that a person wrote lies there already."""

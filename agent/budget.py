@@ -33,6 +33,10 @@ class Stop(StrEnum):
     REFUSED = "the author refused"
     WAITING = "waiting for a reply"
     INTERRUPTED = "interrupted"
+    BROKE_OFF = "broke off"  # it could not go on: no network, no credit, no judge
+
+
+UNFINISHED = (Stop.WAITING, Stop.INTERRUPTED, Stop.BROKE_OFF)  # as they are, there is more to do under the same budgets
 
 
 @dataclass(frozen=True, slots=True)

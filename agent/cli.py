@@ -26,6 +26,7 @@ _EXITS = """exit codes:
   130  interrupted
   141  the reader of the output went away, as in `| head`
 With several tasks or runs: 130 if interrupted, else 4 if one waits, else 1 if one did not pass, else 0.
+A run that breaks off (no network, no credit) counts as one that did not pass; if every run does, the code is 3.
 settings: coda-synth.toml or [tool.coda-synth] in pyproject.toml, then CODA_SYNTH_<NAME>, then the options."""
 
 
@@ -127,12 +128,14 @@ def _author_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _budget_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--attempts", type=int, metavar="N", help="at most N candidates of the author (6)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="at most M minutes of work (8)")
-    parser.add_argument("--tokens", type=int, metavar="N", help="at most N tokens, in and out")
-    parser.add_argument("--usd", type=float, metavar="U", help="at most U dollars, for models with a price (5)")
+    parser.add_argument("--attempts", type=int, metavar="N", help="at most N candidates of the author a run (6)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="at most M minutes of work a run (8)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="at most N tokens a run, in and out")
+    parser.add_argument(
+        "--usd", type=float, metavar="U", help="at most U dollars a run, not a command; for models with a price (5)"
+    )
     parser.add_argument("--max-output-tokens", type=int, metavar="N", help="of one reply, thinking included (64000)")
-    parser.add_argument("--gpu-seconds", type=float, metavar="S", help="at most S seconds on the GPU")
+    parser.add_argument("--gpu-seconds", type=float, metavar="S", help="at most S seconds on the GPU a run")
     parser.add_argument("--within", type=float, metavar="P", help="stop within P of the bound: 0.05 is 5 %%")
     parser.add_argument("--patience", type=int, metavar="K", help="stop when K attempts in a row brought nothing")
     parser.add_argument(
@@ -143,10 +146,20 @@ def _budget_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _jobs_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="N runs at once, each with its own budgets (1; anthropic, openai: 4; exchange that waits: all)",
+    )
+
+
 def _synth(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     parser = _command(commands, "synth", "cli_synth:synth", "make kernels for tasks, judge them and keep the record")
     parser.add_argument("task", nargs="*", metavar="TASK")
     parser.add_argument("--all", action="store_true", help="every task, one run each")
+    _jobs_option(parser)
     _author_options(parser)
     _budget_options(parser)
     _judge_options(parser)
@@ -157,6 +170,7 @@ def _resume(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-
     parser = _command(commands, "resume", "cli_synth:resume", "go on with a run where it was left, for whatever reason")
     parser.add_argument("run", nargs="*", metavar="RUN", help="ids, or their beginnings; left out: the latest")
     parser.add_argument("--waiting", action="store_true", help="every run that waits for a reply")
+    _jobs_option(parser)
     _author_options(parser)
     _budget_options(parser)
     _judge_options(parser)

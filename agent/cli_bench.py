@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_session import JudgeOnDemand, check_authors, provider_of, session
+from coda_synth.agent.cli_session import Begun, JudgeOnDemand, check_authors, provider_of, session
 from coda_synth.agent.cli_synth import head
 from coda_synth.agent.cli_tasks import known_target, known_task
 
@@ -41,7 +41,7 @@ def bench(args: argparse.Namespace) -> Exit:
             if writer is None:
                 continue
             hushed = argparse.Namespace(**{**vars(args), "json": True})
-            end = session(hushed, writer, provider, judge, chosen, fresh=not writer.attempts)
+            end = session(hushed, Begun(writer, provider, judge, chosen, fresh=not writer.attempts))
             _say(args, f"{number} of {len(cells)}: {cell}: {end['stop']}")
             if end["interrupted"]:
                 return Exit.INTERRUPTED
@@ -88,8 +88,10 @@ def _writer(store: Store, name: str, cell: Cell, provider: Any, settings: config
     known = _runs(store, name).get(str(cell))
     if known is None:
         return store.create(head(cell.task, provider, settings, bench=name, cell=str(cell)))
+    from coda_synth.agent.budget import UNFINISHED
+
     end = store.read(known).end
-    return store.open(known) if end is None or end.stop in ("interrupted", "waiting for a reply") else None
+    return store.open(known) if end is None or end.stop in UNFINISHED else None
 
 
 def _say(args: argparse.Namespace, text: str) -> None:

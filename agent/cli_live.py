@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,32 +31,54 @@ _AROUND = 10  # lines of the screen that are not rows of attempts
 _WRITING = "the author is writing"
 
 
-def _asked(writer: RunWriter, step: int) -> str:
+def asked_where(writer: RunWriter, step: int) -> str:
     """Where a person finds the question, and where the answer belongs."""
     folder = writer.step(place_after(writer.attempts) + step - len(writer.attempts) - 1)
-    return f"{_WRITING}: the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
+    return f": the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
+
+
+def by_person(writer: RunWriter) -> bool:
+    """Whether the author must be told where its questions lie, and takes what time it likes."""
+    return writer.run.provider == "exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class _InHand:
+    """A step, and what is being done. since: when it began; working: since when it counts for the budget, if it does.
+    where: what is said after the clock."""
+
+    said: str
+    since: float
+    working: float | None
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.said}, {_clock(time.monotonic() - self.since)}{self.where}"
 
 
 class View:
     """Told of what happens in one run; drawn whenever somebody looks."""
 
     def __init__(self, writer: RunWriter, budget: Budget) -> None:
-        self._run, self._budget = writer.run, budget
-        asked = partial(_asked, writer)
-        self._said: Callable[[int], str] = asked if writer.run.provider == "exchange" else lambda step: _WRITING
+        self._writer, self._run, self._budget = writer, writer.run, budget
         self._attempts: tuple[Attempt, ...] = writer.attempts
-        self._before, self._started = spent(self._attempts).seconds, time.monotonic()
-        self._now: Mapping[int, str] = {}  # steps in hand, and what is being done
+        self._now: Mapping[int, _InHand] = {}
 
     def tell(self, event: Event) -> None:
         """Replaces what it holds and changes nothing in place: it is drawn from another thread."""
+        now = time.monotonic()
         if isinstance(event, StepStarted):
-            self._now = {**self._now, event.step: self._said(event.step)}
+            person = by_person(self._writer)
+            where = asked_where(self._writer, event.step) if person else ""
+            self._now = {**self._now, event.step: _InHand(_WRITING, now, None if person else now, where)}
         elif isinstance(event, StageReached):
-            self._now = {**self._now, event.step: f"candidate {event.candidate}: {event.stage}"}
+            before = self._now.get(event.step, _InHand("", now, now))
+            said = f"candidate {event.candidate}: {event.stage}"
+            working = now if before.working is None else before.working
+            self._now = {**self._now, event.step: replace(before, said=said, working=working, where="")}
         else:
             self._attempts += (event.attempt,)
-            self._now = {step: said for step, said in self._now.items() if step > event.attempt.step}
+            self._now = {step: hand for step, hand in self._now.items() if step > event.attempt.step}
 
     def drawn(self, height: int) -> Group:
         """As many of the last attempts as there is room for, between the run's name and where it stands."""
@@ -65,20 +88,26 @@ class View:
         hidden = len(self._attempts) - len(rows)
         title = f"{self._run.task} by {self._run.provider} {self._run.model}".strip()
         more = [Text(f"({hidden} earlier attempts)", style="dim")] if hidden else []
-        now = [Text(f"step {step}: {said}", style="cyan") for step, said in sorted(self._now.items())]
+        now = [Text(said, style="cyan") for said in self.in_hand()]
         attempts: list[RenderableType] = [*more, shown] if cells else []
-        return Group(Text(title, style="bold"), *attempts, *now, Text(self._lead()), Text(self._spend()))
+        return Group(Text(title, style="bold"), *attempts, *now, Text(f"best: {self.lead()}"), Text(self.spend()))
 
-    def _lead(self) -> str:
+    def in_hand(self) -> list[str]:
+        """A line for each step that is being worked on."""
+        return [f"step {step}: {hand}" for step, hand in sorted(self._now.items(), key=lambda item: item[0])]
+
+    def lead(self) -> str:
+        """The best step, its time and what it is compared with."""
         leader = best(self._attempts)
         figure = headline(leader.evaluation) if leader is not None and leader.evaluation is not None else None
         if leader is None or figure is None:
-            return "best: none has passed yet"
+            return "none has passed yet"
         ms = time_ms(figure)
         against = f"bound {figure.bound_ms:.3f} ms ({ms / figure.bound_ms:.2f}x)" if figure.bound_ms else "no bound"
-        return f"best: step {leader.step}, {time_text(ms, isinstance(figure, Timing))}, {against}"
+        return f"step {leader.step}, {time_text(ms, isinstance(figure, Timing))}, {against}"
 
-    def _spend(self) -> str:
+    def spend(self) -> str:
+        """What was taken of each budget."""
         took, budget = spent(self._attempts), self._budget
         parts = [f"{took.attempts} of {budget.attempts} attempts"]
         if took.tokens:
@@ -86,59 +115,81 @@ class View:
             parts += [f"{took.tokens:,} tokens", "unpriced" if took.unpriced else f"${took.usd:.2f}{limit}"]
         if took.gpu_seconds:
             parts.append(f"{took.gpu_seconds:.0f} GPU seconds")
-        minutes, seconds = divmod(int(self._before + time.monotonic() - self._started), 60)
-        return ", ".join([*parts, f"{minutes}:{seconds:02} of {budget.minutes:g} min"])
+        return ", ".join([*parts, f"{_clock(took.seconds + self._working())} of {budget.minutes:g} min"])
+
+    def _working(self) -> float:
+        """Seconds for which the steps in hand have been worked on."""
+        return max((time.monotonic() - hand.working for hand in self._now.values() if hand.working), default=0.0)
 
 
-class _Drawn:
+def _clock(seconds: float) -> str:
+    """0:07, 12:34, 1:02:03."""
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+class Drawn:
     """A view as the screen asks for it, again and again, as large as the screen is then."""
 
-    def __init__(self, view: View, screen: Console) -> None:
-        self._view, self._screen = view, screen
+    def __init__(self, draw: Callable[[int], Group], screen: Console) -> None:
+        self._draw, self._screen = draw, screen
 
     def __rich__(self) -> Group:
-        return self._view.drawn(self._screen.height)
+        return self._draw(self._screen.height)
 
 
-class Watch:
-    """Told of the events of one run; shows them, or does not."""
+Tell = Callable[[Event], None]
 
-    def __init__(
-        self,
-        view: View | None = None,
-        live: Live | None = None,
-        lines: Console | None = None,
-        task: str = "",
-        asked: Callable[[int], str] | None = None,
-    ) -> None:
-        self._view, self._live, self._lines, self._task, self._asked = view, live, lines, task, asked
 
-    def tell(self, event: Event) -> None:
-        if self._view is not None and self._live is not None:
-            self._view.tell(event)
-            if isinstance(event, StepEnded):
-                self._live.refresh()
-        elif self._lines is not None and isinstance(event, StepStarted) and self._asked:
-            self._lines.print(
-                f"{self._task}, step {event.step}: {self._asked(event.step)}", markup=False, soft_wrap=True
-            )
-        elif self._lines is not None and isinstance(event, StepEnded):
+def drawing(view: View, live: Live) -> Tell:
+    """Draws again at once where an attempt has ended, and else as often as the screen does by itself."""
+
+    def tell(event: Event) -> None:
+        view.tell(event)
+        if isinstance(event, StepEnded):
+            live.refresh()
+
+    return tell
+
+
+def line_by_line(screen: Console, label: str, asked: Callable[[int], str] | None) -> Tell:
+    """A line for each attempt, and for each question to a person. label: of the run, before each of its lines."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, StepStarted) and asked:
+            say(screen, f"{label}, step {event.step}: {_WRITING}{asked(event.step)}")
+        elif isinstance(event, StepEnded):
             row = attempt_row(event.attempt)
             lead = ", the best so far" if event.leads else ""
-            said = f"{self._task}, step {row.step}: {row.result}, {time_text(row.time_ms, row.measured)}{lead}"
-            self._lines.print(said, markup=False, soft_wrap=True)
+            say(screen, f"{label}, step {row.step}: {row.result}, {time_text(row.time_ms, row.measured)}{lead}")
+
+    return tell
+
+
+def say(screen: Console, line: str) -> None:
+    screen.print(line, markup=False, soft_wrap=True)
+
+
+def lines_of(screen: Console, writer: RunWriter, label: str = "") -> Tell:
+    """The lines of one run, under its task's name if nothing else is said."""
+    return line_by_line(screen, label or writer.run.task, partial(asked_where, writer) if by_person(writer) else None)
+
+
+def hushed(args: argparse.Namespace) -> bool:
+    """With --quiet, with --json, and in CI."""
+    return bool(args.quiet or args.json or os.environ.get("CI", "").lower() not in ("", "0", "false"))
 
 
 @contextmanager
-def watching(args: argparse.Namespace, writer: RunWriter, budget: Budget) -> Iterator[Watch]:
-    """Nothing with --quiet, with --json, and in CI; the table goes away at the end, when the report takes its place."""
+def watching(args: argparse.Namespace, writer: RunWriter, budget: Budget) -> Iterator[Tell]:
+    """What to tell the events of one run. The table goes away at the end, when the report takes its place."""
     screen = console(stderr=True)
-    if args.quiet or args.json or os.environ.get("CI", "").lower() not in ("", "0", "false"):
-        yield Watch()
+    if hushed(args):
+        yield lambda event: None
     elif not screen.is_terminal or screen.is_dumb_terminal:
-        asked = partial(_asked, writer) if writer.run.provider == "exchange" else None
-        yield Watch(lines=screen, task=writer.run.task, asked=asked)
+        yield lines_of(screen, writer)
     else:
         view = View(writer, budget)
-        with Live(_Drawn(view, screen), console=screen, transient=True) as live:
-            yield Watch(view, live)
+        with Live(Drawn(view.drawn, screen), console=screen, transient=True) as live:
+            yield drawing(view, live)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coda_synth.agent.budget import Stop
+from coda_synth.agent.budget import UNFINISHED, Stop
 from coda_synth.agent.cli_view import attempts_table, table, time_text
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing
 from coda_synth.runs.leaderboard import Board, Row
@@ -77,7 +77,7 @@ def _cost(totals: Totals) -> list[str]:
 def _next(report: Report, options: str, stop: str) -> list[str]:
     run, command = report.run, command_name()
     first = []
-    if stop in (Stop.WAITING, Stop.INTERRUPTED):
+    if stop in UNFINISHED:
         first = [f"{command} resume {run.id}{options}"]
     elif stop == Stop.STUCK:
         ask = f"{command} synth {run.task}{options} --provider"
@@ -92,15 +92,14 @@ def print_summary(screen: Console, ends: Sequence[Mapping[str, Any]]) -> None:
     """One line for each of several runs: what came out, the best time, and where it lies."""
     cells = []
     for end in ends:
-        report, folder = end["report"], Path(end["folder"])
-        attempt, candidate, time = report.best, "-", "-"
+        attempt, candidate, time = end["report"] and end["report"].best, "-", "-"
         if attempt is not None and attempt.evaluation is not None and attempt.candidate is not None:
             figure = headline(attempt.evaluation)
             time = _time(figure) if figure else "untimed"
             candidate = attempt.candidate.id
         outcome = "passed" if attempt else "waits" if end["waiting"] else "none passed"
-        cells.append((report.run.task, outcome, candidate, time, end["ended"], str(folder)))
-    passed = sum(end["report"].best is not None for end in ends)
+        cells.append((end["task"], outcome, candidate, time, end["ended"], end["folder"] or "-"))
+    passed = sum(cell[1] == "passed" for cell in cells)
     title = f"{passed} of {len(ends)} passed"
     _say(screen, "")
     screen.print(table(("task", "outcome", "best", "time", "ended", "where"), cells, title=title, right=("time",)))

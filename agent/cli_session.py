@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
 
 if TYPE_CHECKING:
-    from coda_synth.agent.cli_live import Watch
+    from coda_synth.agent import loop
+    from coda_synth.agent.asking import Ask
+    from coda_synth.agent.events import Event
     from coda_synth.agent.loop import Outcome, Settings
     from coda_synth.agent.provider import Provider
     from coda_synth.evaluator.evaluation import Candidate, Evaluation
@@ -132,32 +135,42 @@ class JudgeOnDemand:
         return self._stack.enter_context(Judge(of.device, of.target, of.seed, limits=limits))
 
 
-def session(
-    args: argparse.Namespace,
-    writer: RunWriter,
-    provider: Provider,
-    judge: JudgeOnDemand,
-    settings: config.Config,
-    fresh: bool = False,
-) -> dict[str, Any]:
-    """Works on a run until it stops, shows how, and gives that as data. The record is whole whatever happens.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that is held and ready to be worked on, with its parties. fresh: begun just now, so that it leaves nothing
+    behind where it could not even begin."""
 
-    fresh: begun just now, so that it leaves nothing behind where it could not even begin.
-    """
+    writer: RunWriter
+    provider: Provider
+    judge: JudgeOnDemand
+    settings: config.Config
+    fresh: bool = False
+
+    def warm(self) -> None:
+        """Starts the judge while the author writes, unless the author may take days."""
+        if self.settings.provider != "exchange":
+            self.judge.start()
+
+
+def session(args: argparse.Namespace, begun: Begun) -> dict[str, Any]:
+    """Works on a run until it stops, shows how, and gives that as data. The record is whole whatever happens."""
     from coda_synth.agent.cli_live import watching
-    from coda_synth.agent.cli_view import console
 
     try:
-        with watching(args, writer, loop_settings(settings).budget) as watch:
-            outcome = _run(writer, provider, judge, settings, watch, fresh)
-        return _end(args, writer, outcome, console())
+        with watching(args, begun.writer, loop_settings(begun.settings).budget) as tell:
+            begun.warm()
+            outcome = work(begun, begun.judge, tell)
     finally:
-        writer.close()
+        begun.writer.close()
+    end = ended(begun.writer, outcome.stop.value, outcome.reason)
+    show_end(args, end)
+    return end
 
 
-def _run(
-    writer: RunWriter, provider: Provider, judge: JudgeOnDemand, settings: config.Config, watch: Watch, fresh: bool
-) -> Outcome:
+def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: Ask | None = None) -> Outcome:
+    """The loop with what was learned before, and what it teaches; raises Failure where the run cannot go on."""
+    from coda_synth.agent.asking import here
+    from coda_synth.agent.budget import Stop
     from coda_synth.agent.lessons import LessonsError, learn, load, told
     from coda_synth.agent.loop import synthesize
     from coda_synth.agent.provider import ProviderError
@@ -166,46 +179,78 @@ def _run(
     from coda_synth.runs.store import StoreError
     from coda_synth.tasks.catalog import task
 
+    writer, settings = begun.writer, begun.settings
     name, root = writer.run.task, writer.folder.parent
-    if settings.provider != "exchange":
-        judge.start()
     try:
         known = told(load(root), name, device(settings.target).name)
-        outcome = synthesize(task(name), provider, judge, writer, loop_settings(settings, known), watch.tell)
+        outcome = synthesize(
+            task(name), begun.provider, judge, writer, loop_settings(settings, known), tell, ask or here
+        )
         learn(root, writer.run, outcome.attempts)
         return outcome
     except (ProviderError, JudgeError, StoreError, LessonsError) as error:
-        if fresh and writer.discarded():
+        if begun.fresh and writer.discarded():
             raise
+        with suppress(StoreError):  # of a full disk, as it may be
+            writer.end(Stop.BROKE_OFF.value, str(error))
         told_where = f"the record up to there: {writer.folder}; `coda-synth resume {writer.run.id}` goes on with it"
         raise Failure(f"{error} ({told_where})", Exit.ENVIRONMENT) from error
 
 
-def _end(args: argparse.Namespace, writer: RunWriter, outcome: Outcome, screen: Any) -> dict[str, Any]:
-    from coda_synth.agent.cli_record import runs_option
-    from coda_synth.agent.cli_run import print_run
+def ended(writer: RunWriter, stop: str, reason: str) -> dict[str, Any]:
+    """How a run ended, as data. stop: in the words of Stop; reason: with the author's own words, if there are any."""
     from coda_synth.agent.loop import Stop
     from coda_synth.runs.report import report
 
-    found = report(writer.run, outcome.attempts)
-    waiting = outcome.stop is Stop.WAITING
-    if not args.json:
-        print_run(screen, found, writer.folder, runs_option(args), f"Ended:   {outcome.reason}", outcome.stop)
     return {
-        "report": found,
+        "task": writer.run.task,
+        "report": report(writer.run, writer.attempts),
         "folder": str(writer.folder),
-        "stop": outcome.reason,
-        "ended": outcome.stop.value,
-        "interrupted": outcome.stop is Stop.INTERRUPTED,
-        "waiting": waiting,
+        "stop": reason,
+        "ended": stop,
+        "interrupted": stop == Stop.INTERRUPTED,
+        "waiting": stop == Stop.WAITING,
     }
 
 
-def exit_of(ends: list[dict[str, Any]]) -> Exit:
-    """The exit code of a command that worked on these runs."""
-    if ends and ends[-1]["interrupted"]:
-        print(f"coda-synth: interrupted; what was judged until then is whole in {ends[-1]['folder']}", file=sys.stderr)
+def broken_off(name: str, failure: Failure, writer: RunWriter | None = None) -> dict[str, Any]:
+    """Likewise of a run that could not go on, or (without a writer, or with nothing left of it) not begin."""
+    from coda_synth.agent.budget import Stop
+
+    kept = writer is not None and writer.folder.exists()
+    nothing = {"task": name, "report": None, "folder": None, "interrupted": False, "waiting": False}
+    end = ended(writer, Stop.BROKE_OFF.value, "") if kept and writer is not None else nothing
+    return {
+        **end,
+        "ended": Stop.BROKE_OFF.value,
+        "stop": str(failure),
+        "error": str(failure),
+        "exit": int(failure.code),
+    }
+
+
+def show_end(args: argparse.Namespace, end: dict[str, Any]) -> None:
+    """Nothing with --json, where all ends are one document; of a run that broke off a line on stderr."""
+    from coda_synth.agent.cli_record import runs_option
+    from coda_synth.agent.cli_run import print_run
+    from coda_synth.agent.cli_view import console
+
+    if "error" in end:
+        print(f"coda-synth: {end['task']}: {end['error']}", file=sys.stderr)
+    elif not args.json:
+        said = f"Ended:   {end['stop']}"
+        print_run(console(), end["report"], Path(end["folder"]), runs_option(args), said, end["ended"])
+
+
+def exit_of(ends: list[dict[str, Any]], interrupted: bool = False) -> Exit:
+    """The exit code of a command that worked on these runs. interrupted: perhaps before a run began."""
+    where = [end["folder"] for end in ends if end["interrupted"]]
+    if where or interrupted:
+        kept = f"; what was judged until then is whole in {', '.join(where)}" if where else ""
+        print(f"coda-synth: interrupted{kept}", file=sys.stderr)
         return Exit.INTERRUPTED
     if any(end["waiting"] for end in ends):
         return Exit.WAITING
-    return Exit.OK if all(end["report"].best for end in ends) else Exit.NOT_PASSED
+    if ends and all("error" in end for end in ends):
+        return Exit(ends[-1]["exit"])
+    return Exit.OK if all("error" not in end and end["report"].best for end in ends) else Exit.NOT_PASSED

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_session import JudgeOnDemand, check_authors, exit_of, provider_of, session
+from coda_synth.agent.cli_session import Begun, check_authors, exit_of, provider_of
+from coda_synth.agent.cli_several import Judges, all_ended, jobs_for, say_dollars
 from coda_synth.agent.cli_tasks import known_target, known_task
 
 from coda_synth import __version__
@@ -17,7 +18,7 @@ from coda_synth import __version__
 if TYPE_CHECKING:
     from coda_synth.agent.provider import Provider
     from coda_synth.runs.record import Run
-    from coda_synth.runs.store import Store
+    from coda_synth.runs.store import Record, Store
 
 
 def synth(args: argparse.Namespace) -> Exit:
@@ -29,35 +30,44 @@ def synth(args: argparse.Namespace) -> Exit:
     check_authors(provider, settings)
     from coda_synth.runs.store import Store
 
-    store = Store(Path(settings.runs))
-    ends: list[dict[str, Any]] = []
-    with JudgeOnDemand(settings) as judge:
-        judge.require()
-        for name in names:
-            writer = store.create(head(name, provider, settings))
-            ends.append(session(args, writer, provider, judge, settings, fresh=True))
-            if ends[-1]["interrupted"]:
-                break
-    return _shown(args, ends, len(names) != 1)
+    store, every = Store(Path(settings.runs)), [settings] * len(names)
+    say_dollars(args, every)
+    with Judges() as judges:
+        judge = judges.of(settings)
+
+        def begin(name: str) -> Begun:
+            return Begun(store.create(head(name, provider, settings)), provider, judge, settings, fresh=True)
+
+        return _shown(args, *all_ended(args, names, begin, jobs_for(every, settings.jobs)), len(names) != 1)
 
 
 def resume(args: argparse.Namespace) -> Exit:
     """Goes on with runs under the budgets that they began with, or those given now."""
     from coda_synth.runs.store import Store
 
-    store = Store(Path(config.of(args).runs))
+    here = config.of(args)
+    store = Store(Path(here.runs))
     names = _resumed(args, store)
-    ends: list[dict[str, Any]] = []
-    for name in names:
-        ends.append(_resume(args, store, name))
-        if ends[-1]["interrupted"]:
-            break
     if not names and not args.json:
         print("no run waits for a reply")
-    return _shown(args, ends, len(names) != 1)
+    every = [config.stored(store.read(name).run.settings, args) for name in names]
+    say_dollars(args, every)
+    with Judges() as judges:
+
+        def begin(name: str) -> Begun:
+            kept = store.read(name).run
+            settings = config.stored(kept.settings, args)
+            known_task(kept.task)
+            known_target(settings.target)
+            provider = provider_of(settings)
+            check_authors(provider, settings)
+            judge = judges.of(settings)
+            return Begun(store.open(name), provider, judge, settings)
+
+        return _shown(args, *all_ended(args, names, begin, jobs_for(every, here.jobs)), len(names) != 1)
 
 
-def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], several: bool) -> Exit:
+def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], interrupted: bool, several: bool) -> Exit:
     """The end of a command over runs, each of which has been shown: of several a summary, and the exit code."""
     from coda_synth.agent.cli_run import print_summary
     from coda_synth.agent.cli_view import console, print_json
@@ -66,20 +76,7 @@ def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], several: bool) 
         print_json(ends if several else ends[0])
     elif len(ends) > 1:
         print_summary(console(), ends)
-    return exit_of(ends)
-
-
-def _resume(args: argparse.Namespace, store: Store, name: str) -> dict[str, Any]:
-    kept = store.read(name).run
-    settings = config.stored(kept.settings, args)
-    known_task(kept.task)
-    known_target(settings.target)
-    provider = provider_of(settings)
-    check_authors(provider, settings)
-    with JudgeOnDemand(settings) as judge:
-        judge.require()
-        writer = store.open(name)
-        return session(args, writer, provider, judge, settings)
+    return exit_of(ends, interrupted)
 
 
 def _resumed(args: argparse.Namespace, store: Store) -> tuple[str, ...]:
@@ -87,7 +84,15 @@ def _resumed(args: argparse.Namespace, store: Store) -> tuple[str, ...]:
         raise Failure("--waiting is every run that waits for a reply; name runs or say --waiting, not both")
     if not args.waiting:
         return tuple(dict.fromkeys(store.resolve(name) for name in args.run or ["latest"]))
-    return tuple(i for i in store.ids() if (end := store.read(i).end) is not None and end.stop.startswith("waiting"))
+    return tuple(run_id for run_id in store.ids() if _waits(store.read(run_id)))
+
+
+def _waits(record: Record) -> bool:
+    """For a reply; also where the one that lies there could not be read."""
+    from coda_synth.agent.budget import Stop
+
+    stop = record.end.stop if record.end else ""
+    return stop == Stop.WAITING or (stop == Stop.BROKE_OFF and record.run.provider == "exchange")
 
 
 def _names(args: argparse.Namespace) -> tuple[str, ...]:
@@ -107,7 +112,7 @@ def head(task: str, provider: Provider, settings: config.Config, **more: str) ->
     from coda_synth.runs.version import commit
 
     now = datetime.datetime.now(datetime.UTC)
-    values = {name: getattr(settings, name) for name in config.NAMES}
+    values = {name: getattr(settings, name) for name in config.NAMES if name != "jobs"}
     kept = {name: str(value) for name, value in values.items() if value is not None} | more
     started = now.isoformat(timespec="seconds")
     return Run(new_run_id(task, now), task, provider.name, provider.model, kept, started, __version__, commit())

@@ -42,6 +42,7 @@ class Config:
     patience: int | None = None
     allow_unpriced: bool = False
     wait: bool = True
+    jobs: int | None = None
     device: str = "auto"
     target: str = "sm_90"
     runs: str = "runs"
@@ -67,14 +68,16 @@ class Config:
 
 
 NAMES = tuple(field.name for field in fields(Config))
-_INTEGERS = ("max_output_tokens", "tune", "attempts", "tokens", "patience", "seed")
+OF_THE_JUDGE = ("device", "target", "seed", "build_seconds", "check_seconds", "device_seconds", "measure_seconds")
+OF_THE_COMMAND = ("runs", "jobs")  # they belong to the machine or the command line, and not to the run
+_INTEGERS = ("max_output_tokens", "tune", "attempts", "tokens", "patience", "jobs", "seed")
 _REALS = (
     *("minutes", "usd", "gpu_seconds", "within"),
     *("call_seconds", "build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
 )
 _OTHERS = ("API_KEY", "MODELS")  # variables that are no settings: a server's key, a table of prices
 _SWITCHES = ("allow_unpriced", "wait")
-_POSITIVE = (*_REALS, "tokens", "patience", "max_output_tokens")
+_POSITIVE = (*_REALS, "tokens", "patience", "max_output_tokens", "jobs")
 _KINDS: dict[str, type] = {**dict.fromkeys(_INTEGERS, int), **dict.fromkeys(_REALS, float)}
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -92,14 +95,14 @@ def load(folder: Path, environ: Mapping[str, str], flags: Mapping[str, object]) 
 def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
     """The settings of a run that goes on: as it was begun, with what this command line and this machine say over it.
 
-    Where the record lies belongs to the machine and not to the run.
+    Where the record lies belongs to the machine and not to the run, and how many runs go on at once to the command.
     """
     here = of(args)
-    begun = {name: value for name, value in kept.items() if name in NAMES and name != "runs"}
+    begun = {name: value for name, value in kept.items() if name in NAMES and name not in OF_THE_COMMAND}
     given = {name: value for name in NAMES if (value := getattr(args, name, None)) is not None}
     chosen = {name: _typed(name, value, "the run's settings") for name, value in begun.items()}
     chosen |= {name: _typed(name, value, "the command line") for name, value in given.items()}
-    return replace(Config(), **{**chosen, "runs": here.runs})  # type: ignore[arg-type]
+    return replace(Config(), **{**chosen, **{name: getattr(here, name) for name in OF_THE_COMMAND}})  # type: ignore[arg-type]
 
 
 def of(args: argparse.Namespace) -> Config:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from coda_synth.agent.ahead import Ahead
-from coda_synth.agent.asking import REPLY, SYSTEM, Asking, Question, TooDear
+from coda_synth.agent.asking import REPLY, SYSTEM, Ask, Asking, Question, TooDear, here
 from coda_synth.agent.budget import Budget, Stop, used_up
 from coda_synth.agent.confirm import confirmed
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
@@ -56,6 +56,12 @@ class Judge(Protocol):
     def trace(self, task: str) -> Graph: ...
 
 
+def waited(judge: Judge) -> float:
+    """Seconds for which a judge that several runs share has let this one wait; they count for no budget. Such a judge
+    says so by its attribute `waited`."""
+    return float(getattr(judge, "waited", 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a run goes. strategy: of STRATEGIES; tune: tries of the tuner at each new best; target: what is written for.
@@ -92,18 +98,21 @@ def synthesize(
     writer: RunWriter,
     settings: Settings,
     on_event: Callable[[Event], None] = lambda event: None,
+    ask: Ask = here,
 ) -> Outcome:
     """Runs until a budget is used, the author is done, or Ctrl-C; every attempt is on the disk before the next step.
 
     Goes on where the writer's run was left: all that it knows of earlier steps it reads from the record. Raises
     ProviderError, StoreError or the judge's own error where the run cannot go on; the record is then whole up to that
-    step, and `writer.attempts` holds it.
+    step, and `writer.attempts` holds it. ask: how the author is called, as in a thread of its own.
     """
-    run = _Run(task, provider, judge, writer, settings, on_event)
+    run = _Run(task, provider, judge, writer, settings, on_event, ask)
     try:
         stop, detail = run.until_stopped()
     except KeyboardInterrupt:
         stop, detail = Stop.INTERRUPTED, ""
+    finally:
+        run.leave()
     writer.end(stop.value, detail)
     return Outcome(writer.attempts, best(writer.attempts), stop, detail)
 
@@ -118,13 +127,15 @@ class _Run:
     writer: RunWriter
     settings: Settings
     on_event: Callable[[Event], None]
+    ask: Ask
 
     def __post_init__(self) -> None:
-        self.asking = Asking(self.provider, self.writer, self.settings.budget)
+        self.asking = Asking(self.provider, self.writer, self.settings.budget, self.ask)
         self.sameness = Sameness(signature(self.task, self.task.dtypes[0]))
         self.judging = threading.Lock()  # the judge answers one question at a time
         self.graph: Callable[[], Graph] = functools.cache(self._trace)
         self.ahead: Ahead | None = None  # the next step's reply, if it is being asked for already
+        self.early: Question | None = None  # what is being asked there
 
     def _trace(self) -> Graph:
         with self.judging:
@@ -145,6 +156,11 @@ class _Run:
             if reply.outcome in ("done", "stuck"):
                 return Stop.DONE if reply.outcome == "done" else Stop.STUCK, clean(reply.text).strip()
             self._take(reply, now.choice, hidden)
+
+    def leave(self) -> None:
+        """What is still being asked for is given up; what it has taken until now counts."""
+        if self.ahead is not None and self.early is not None:
+            self.asking.given_up(self.early)
 
     def _turn(self) -> Turn:
         name, tune = self.settings.strategy, self.settings.tune
@@ -172,7 +188,9 @@ class _Run:
             return kept, 0.0
         if now.choice.candidate is not None:
             return Reply(now.choice.note), 0.0
-        return self.asking.answer(self._question(now, place, self.writer.attempts)), 0.0
+        before = waited(self.judge)
+        reply = self.asking.answer(self._question(now, place, self.writer.attempts))
+        return reply, waited(self.judge) - before
 
     def _started(self, step: int) -> None:
         self.on_event(StepStarted(step, self.settings.budget.attempts))
@@ -194,6 +212,7 @@ class _Run:
         except TooDear:
             return
         self._started(step + 1)
+        self.early = question
         self.ahead = Ahead(lambda: self.asking.answer(question))
 
     def _prompt(self, now: Turn) -> Prompt:
@@ -206,11 +225,11 @@ class _Run:
 
     def _take(self, reply: Reply, choice: Choice, hidden: float) -> None:
         """From the reply to an attempt on the disk. hidden: seconds of its asking that count for the step before."""
-        started, asked = time.monotonic(), max(0.0, reply.usage.seconds - hidden)
+        started, asked = time.monotonic() - waited(self.judge), max(0.0, reply.usage.seconds - hidden)
         step, place = len(self.writer.attempts) + 1, place_after(self.writer.attempts)
         read = self._read(step, reply, choice)
         attempt = read if isinstance(read, Attempt) else self._judge(step, read, reply, choice.note)
-        attempt = replace(attempt, seconds=round(asked + time.monotonic() - started, 3))
+        attempt = replace(attempt, seconds=round(asked + time.monotonic() - waited(self.judge) - started, 3))
         self.writer.keep(f"{step_name(place)}/{REPORT}", _report(attempt), durable=False)
         self.writer.append(attempt)
         self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))

@@ -63,6 +63,13 @@ class Request:
     spoilt: list[Usage] = field(
         default_factory=list
     )  # by the provider: what tries took at most that broke in mid-answer
+    running: list[Callable[[], Usage | None]] = field(
+        default_factory=list
+    )  # by the provider: what the try in hand has taken until now; None before its answer begins
+
+    def broken(self) -> list[Usage]:
+        """What was paid for and brought no answer, if none comes now."""
+        return [*self.spoilt, *(usage for taken in tuple(self.running) if (usage := taken()))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,16 +62,21 @@ def metered(request: Request, model: str) -> Iterator[Meter]:
     """One try. If it breaks off after its answer has begun, whatever for, it will be billed: its whole prompt and what
     had come of the answer are noted, at most so many tokens at the dearest rate."""
     meter = Meter()
+
+    def taken() -> Usage | None:
+        asked = at_most(request.prompt.system + request.prompt.user)
+        came = at_most(" " * meter.characters)
+        worst = models.worst_usd(model, asked, came)
+        return Usage(input_tokens=asked, output_tokens=came, usd=worst) if meter.begun else None
+
+    request.running.append(taken)
     try:
         yield meter
     except BaseException:
-        if meter.begun:
-            asked = at_most(request.prompt.system + request.prompt.user)
-            came = at_most(" " * meter.characters)
-            request.spoilt.append(
-                Usage(input_tokens=asked, output_tokens=came, usd=models.worst_usd(model, asked, came))
-            )
+        request.spoilt.extend(usage for usage in (taken(),) if usage)
         raise
+    finally:
+        request.running.remove(taken)
 
 
 def call(service: Service, once: Callable[[], T], request: Request | None = None) -> T:

@@ -29,6 +29,7 @@ SCENARIOS = {
     "busy-for-hours": "429 with a retry-after of two hours",
     "cut": "ends the stream properly, but in mid-answer, always",
     "no-credit": "this account has no credit",
+    "pauses": "answers half, and the rest when it is told to go on",
     "too-long": "the prompt does not fit into the model's window",
 }
 INPUT, CACHED, WRITTEN, OUTPUT = 4520, 3000, 1500, 11  # tokens, of every answer
@@ -50,6 +51,7 @@ class FakeService:
     text: str
     key: str = KEY
     requests: list[Received] = field(default_factory=list)
+    go_on: threading.Event = field(default_factory=threading.Event)
     _seen: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> FakeService:
@@ -155,12 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
             events = events[:half]
         if model == "fails-then-ok" and times == 1:
             events = [*events[:half], protocol.error]
-        self._stream(events, broken)
+        self._stream(events, broken, half if model == "pauses" else len(events))
 
     def _is(self, path: str) -> bool:
         return self.path.partition("?")[0] == path
 
-    def _stream(self, events: list[Any], broken: bool) -> None:
+    def _stream(self, events: list[Any], broken: bool, pause: int) -> None:
         self.send_response(200)
         if broken:
             self.send_header("content-length", "1000000")  # of which much less will come
@@ -169,7 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
-        for event in events:
+        for number, event in enumerate(events):
+            if number == pause:
+                self.fake.go_on.wait(60)
             named = f"event: {event['type']}\n" if isinstance(event, dict) and "type" in event else ""
             data = event if isinstance(event, str) else json.dumps(event)
             self.wfile.write(f"{named}data: {data}\n\n".encode())

@@ -108,8 +108,8 @@ def test_it_can_be_switched_off(how: str, tmp_path: Path, monkeypatch: pytest.Mo
     args = argparse.Namespace(quiet=how == "quiet", json=how == "json")
     with open(here, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
-        with watching(args, new_run(tmp_path), Budget()) as watch:
-            watch.tell(StepEnded(judged(1, Verdict.PASSED), True))
+        with watching(args, new_run(tmp_path), Budget()) as tell:
+            tell(StepEnded(judged(1, Verdict.PASSED), True))
         stderr.flush()
         ready, _, _ = select.select([there], [], [], 0.5)
         output = os.read(there, 65536).decode() if ready else ""
