@@ -15,6 +15,11 @@ def test_generated_kernels() -> None:
     interpreted("simulated_hopper.py", "not slow")
 
 
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_drawn_programs(which: str) -> None:
+    interpreted("simulated_properties.py", which)
+
+
 def run(*bodies: Callable[[Block], None], seed: int = 0) -> Block:
     block = Block(0, 1, seed)
     block.run((f"warp {i}", lambda body=body: body(block)) for i, body in enumerate(bodies))
