@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODA_SYNTH_API_KEY")
 LIBRARIES = ("torch", "triton", "numpy", "rich", "anthropic", "openai", "tenacity")
 ESSENTIAL = ("torch", "triton", "numpy", "rich")
+TRITON = (3, 6), (3, 9)  # the first and the last release that coda-synth was tested with
 
 # Run in a process of its own: the interpreter is chosen by an environment variable before triton is imported.
 _INTERPRETER = """
@@ -37,6 +39,10 @@ def launch(source, target):
 source, target = torch.arange(8.0), torch.empty(8)
 module.launch(source, target)
 assert torch.equal(target, source * 2)
+"""
+_HOPPER = """
+from coda_synth.coda_api.hopper_support import hopper_fault
+print(hopper_fault())
 """
 _GPU = """
 import json, torch
@@ -67,18 +73,30 @@ def _all(runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
     say("looking for a GPU")
     yield _gpu()
     yield _compiler()
+    say("building a kernel for Hopper")
+    yield _hopper()
     say("trying the interpreter")
     yield _interpreter()
     for name in KEYS:
         yield Finding(name, "ok" if os.environ.get(name) else "absent", "set" if os.environ.get(name) else "not set")
     yield _record(runs)
+    yield _tuned()
 
 
 def _library(name: str) -> Finding:
     try:
-        return Finding(name, "ok", importlib.metadata.version(name))
+        found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "missing" if name in ESSENTIAL else "absent", "not installed")
+    return Finding(name, "ok", f"{found}{_untried(found) if name == 'triton' else ''}")
+
+
+def _untried(triton: str) -> str:
+    """What there is to say of a release of triton that no test of ours has seen."""
+    if TRITON[0] <= tuple(int(n) for n in re.findall(r"\d+", triton)[:2]) <= TRITON[1]:
+        return ""
+    first, last = (".".join(map(str, release)) for release in TRITON)
+    return f", which is untested: coda-synth was tested with {first} to {last}"
 
 
 def _gpu() -> Finding:
@@ -107,6 +125,15 @@ def _compiler() -> Finding:
     return Finding("ptxas", "ok", f"{_last_line(done.stdout)}")
 
 
+def _hopper() -> Finding:
+    """Gluon is experimental, and a release of triton may lack what the Hopper kernels need."""
+    done = _python(_HOPPER, TRITON_INTERPRET="0")
+    fault = done.stdout.strip() if done.returncode == 0 else _last_line(done.stderr)
+    if fault:
+        return Finding("hopper kernels", "absent", f"Hopper GPUs get the portable ones; {fault}")
+    return Finding("hopper kernels", "ok", "a small one was built for sm_90")
+
+
 def _interpreter() -> Finding:
     done = _python(_INTERPRETER, TRITON_INTERPRET="1")
     if done.returncode == 0:
@@ -127,6 +154,17 @@ def _record(runs: Path) -> Finding:
         )
 
 
+def _tuned() -> Finding:
+    """Where `tune` keeps its results; the folder may be removed."""
+    from coda_synth.agent.tune_cache import folder, held
+
+    count, size = held(folder())
+    said = (
+        f"{count} results, {size / 1024:.0f} kB; remove the folder to forget them" if count else "nothing is kept yet"
+    )
+    return Finding("tuning cache", "ok", f"{folder()}: {said}")
+
+
 def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Code of ours in a fresh process that finds this very package, installed or not."""
     import coda_synth
@@ -139,5 +177,5 @@ def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
+    lines = text.partition("nanobind: leaked")[0].strip().splitlines()  # what triton 3.9 says when Python ends
     return lines[-1] if lines else "nothing said"

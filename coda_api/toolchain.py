@@ -73,7 +73,7 @@ def build(generated: Generated, target: str = "sm_90") -> tuple[Resources, ...]:
     """Compiles every launch for `target` without a device; raises BuildError. One result a launch, in order."""
     try:
         module = load(generated.source)
-    except SyntaxError as error:
+    except Exception as error:  # no Python, or an import of a name that this release of triton has not
         raise BuildError("the module", str(error)) from error
     gpu = target_of(target)
     return tuple(_build_launch(module, launch, gpu) for launch in generated.launches)

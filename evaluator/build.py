@@ -18,6 +18,7 @@ from coda_synth.coda_api import cost, toolchain
 from coda_synth.coda_api.devices import Device, device
 from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.generated import Generated, Resources
+from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Call, Kernel, Program, Signature
 from coda_synth.coda_api.reader import read
@@ -113,16 +114,19 @@ def _lowered(data: Mapping[str, Any]) -> Generated:
     if unknown := sorted(set(schedules) - known):
         raise ScheduleError(f"no kernel call is named {unknown[0]!r}; the calls are {', '.join(sorted(known))}")
     target = device(data["device"])
-    return lower(
+    fault = hopper_fault() if target.target == "sm_90" else ""
+    made = lower(
         program,
         facts.signature,
         facts.headline[1],
         form=None if target.has_tma else "pointer",
         schedules=schedules,
         processors=target.sms,
-        hopper=target.target == "sm_90",
+        hopper=target.target == "sm_90" and not fault,
         shared_bytes=target.shared_bytes,
     )
+    said = Diagnostic("PortableKernel", f"portable kernels stand in for Hopper's: {fault}", severity="note")
+    return replace(made, notes=(*made.notes, said)) if fault else made
 
 
 def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton.language as tl
-from triton._utils import validate_block_shape
 from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
@@ -23,15 +24,10 @@ from triton.runtime import interpreter
 _Shape = tuple[int, ...]
 
 
-def quicken() -> None:
-    """For a process that only interprets; call once, after toolchain.repair_interpreter."""
-    _patch_for_good()
-    core.tensor.__init__ = _tensor
-    core.block_type.__init__ = _block_type
-    interpreter._get_np_dtype = _remembered(interpreter._get_np_dtype)
-    TritonSemantic.broadcast_impl_value = _broadcast(TritonSemantic.broadcast_impl_value)
-    TritonSemantic.cast = _cast(TritonSemantic.cast)
-    _spare_what_nobody_reads()
+def quicken() -> tuple[str, ...]:
+    """For a process that only interprets; call once, after toolchain.repair_interpreter. Returns the names of what
+    this release of triton has written anew, and what therefore stays as it is: slower, and right."""
+    left = tuple(f"{o.__name__}.{name}" for o, name, known, made in _REPLACED if not _replace(o, name, known, made))
     stock = interpreter._convert_float
 
     def convert(data: Any, source: Any, destination: Any, mode: Any) -> Any:
@@ -41,20 +37,37 @@ def quicken() -> None:
         return stock(data, source, destination, mode)
 
     interpreter._convert_float = convert
+    return left
 
 
-def _patch_for_good() -> None:
+def _replace(owner: Any, name: str, known: str, made: Callable[[Any], Any]) -> bool:
+    """Puts made(stock) in the place of a function of triton whose text is one of those that it was written for."""
+    stock = getattr(owner, name, None)
+    if _digest(stock) not in known.split():
+        return False
+    setattr(owner, name, made(stock))
+    return True
+
+
+def _digest(function: Any) -> str:
+    try:
+        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:10]
+    except (TypeError, OSError):  # it is not there, or not a function, or has no text
+        return "none"
+
+
+def _patched_for_good(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What the interpreter does to the language before a launch and undoes after it, done once."""
-    names = {"tl": tl, "core": core}
-    interpreter._patch_lang(_with_globals(names))
-    interpreter._patch_lang = lambda fn: interpreter._LangPatchScope()
+    stock(_with_globals({"tl": tl, "core": core}))
+    return lambda fn: interpreter._LangPatchScope()
 
 
-def _spare_what_nobody_reads() -> None:
+def _spared(stock: Callable[..., None]) -> Callable[..., None]:
     """Every sum of integers is made twice, to assert that it does not overflow; only with `debug` is that asserted."""
     builder = interpreter.interpreter_builder
     if not builder.options.debug:
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    return stock
 
 
 def _broadcast(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +117,7 @@ def _block_shape(shape: _Shape) -> tuple[Any, int, str]:
     if not shape:
         raise TypeError("0d block_type is forbidden")
     made = core.tuple(list(shape))
-    return made, validate_block_shape(shape), str(made)
+    return made, core.validate_block_shape(shape), str(made)
 
 
 def _tensor(self: Any, handle: Any, type: Any) -> None:
@@ -118,3 +131,15 @@ def _block_type(self: Any, element_ty: Any, shape: Any) -> None:
     self.element_ty = element_ty
     self.shape, self.numel, written = _block_shape(lengths)
     self.name = f"<{written}, {element_ty}>"
+
+
+# What is replaced, by what, and the first digits of the SHA-256 of every text that triton 3.6 to 3.9 has there.
+_REPLACED: tuple[tuple[Any, str, str, Callable[[Any], Any]], ...] = (
+    (interpreter, "_patch_lang", "e5beeba74a", _patched_for_good),
+    (core.tensor, "__init__", "d9b043b5c9", lambda stock: _tensor),
+    (core.block_type, "__init__", "403f4b016e", lambda stock: _block_type),
+    (interpreter, "_get_np_dtype", "8f20d41e32", _remembered),
+    (TritonSemantic, "broadcast_impl_value", "9b7949138c 4217098736 90c3a175f6", _broadcast),
+    (TritonSemantic, "cast", "193ece285f b69dba3389", _cast),
+    (TritonSemantic, "binary_op_sanitize_overflow_impl", "1ad65a1073 bdd7f3e24a", _spared),
+)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.program import Program, Signature
 from coda_synth.coda_api.reader import read
@@ -86,7 +87,7 @@ def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
         form=_form(case),
         schedules=case.schedules,
         processors=case.processors,
-        hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0),
+        hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0) and not hopper_fault(),
         **_shared(),
     )
 

@@ -43,6 +43,7 @@ def result_type(signature: Signature) -> str:
 
 
 def _head(surface: Surface, package: str) -> str:
+    warns = "import warnings\n" if surface.kernels.hopper else ""
     module = "from types import ModuleType\n" if surface.kernels.hopper else ""
     several = "from typing import NamedTuple\n" if len(surface.signature.outputs) > 1 else ""
     return f'''"""{surface.summary}
@@ -52,7 +53,7 @@ Generated Triton kernels behind plain functions, forward only. Call `prepare` on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+{warns}from dataclasses import dataclass
 {module}{several}
 import torch
 
@@ -73,7 +74,8 @@ def _described(first: torch.Tensor) -> ModuleType:
         return descriptor
     try:
         from {package} import hopper
-    except ImportError:  # Gluon's names still move between releases of triton
+    except (ImportError, AttributeError) as error:  # Gluon's names still move between releases of triton
+        warnings.warn(f"this triton lacks what the Hopper kernels need, others run instead: {{error}}", stacklevel=3)
         return descriptor
     return hopper
 '''
