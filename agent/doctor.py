@@ -80,7 +80,6 @@ def _all(runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
     for name in KEYS:
         yield Finding(name, "ok" if os.environ.get(name) else "absent", "set" if os.environ.get(name) else "not set")
     yield _record(runs)
-    yield _tuned()
 
 
 def _library(name: str) -> Finding:
@@ -132,6 +131,26 @@ def _hopper() -> Finding:
     if fault:
         return Finding("hopper kernels", "absent", f"Hopper GPUs get the portable ones; {fault}")
     return Finding("hopper kernels", "ok", "a small one was built for sm_90")
+
+
+def _interpreter() -> Finding:
+    done = _python(_INTERPRETER, TRITON_INTERPRET="1")
+    if done.returncode == 0:
+        return Finding("interpreter", "ok", "a small kernel ran on the CPU and was right")
+    return Finding("interpreter", "missing", f"a small kernel failed: {_last_line(done.stderr)}")
+
+
+def _record(runs: Path) -> Finding:
+    """Where the folder does not exist yet, the nearest one that does must be writable."""
+    folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("record", "ok", f"{runs} is writable")
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        return Finding(
+            "record", "missing", f"cannot write in {folder}: {reason}; choose another with --runs or CODA_SYNTH_RUNS"
+        )
 
 
 def _interpreter() -> Finding:
