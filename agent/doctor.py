@@ -153,37 +153,6 @@ def _record(runs: Path) -> Finding:
         )
 
 
-def _interpreter() -> Finding:
-    done = _python(_INTERPRETER, TRITON_INTERPRET="1")
-    if done.returncode == 0:
-        return Finding("interpreter", "ok", "a small kernel ran on the CPU and was right")
-    return Finding("interpreter", "missing", f"a small kernel failed: {_last_line(done.stderr)}")
-
-
-def _record(runs: Path) -> Finding:
-    """Where the folder does not exist yet, the nearest one that does must be writable."""
-    folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return Finding("record", "ok", f"{runs} is writable")
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        return Finding(
-            "record", "missing", f"cannot write in {folder}: {reason}; choose another with --runs or CODA_SYNTH_RUNS"
-        )
-
-
-def _tuned() -> Finding:
-    """Where `tune` keeps its results; the folder may be removed."""
-    from coda_synth.agent.tune_cache import folder, held
-
-    count, size = held(folder())
-    said = (
-        f"{count} results, {size / 1024:.0f} kB; remove the folder to forget them" if count else "nothing is kept yet"
-    )
-    return Finding("tuning cache", "ok", f"{folder()}: {said}")
-
-
 def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Code of ours in a fresh process that finds this very package, installed or not."""
     import coda_synth
