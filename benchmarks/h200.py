@@ -1,152 +1,149 @@
-"""Operators against bare cuBLAS, eager PyTorch and torch.compile on one Hopper GPU, interleaved in one process.
+"""Operators against bare cuBLAS, eager PyTorch, torch.compile, Liger and QuACK on one GPU, interleaved in one process.
 
-    python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 2] [--autotune] [--json FILE]
+    python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 4] [--no-autotune] [--json FILE]
+    python benchmarks/h200.py --device cpu --tiny
 
 For every task: the worked candidate with the schedules that the lowering chooses; its error against the reference in
 float64 (worst row, relative norm), and that over eager's own; its time; and every peer's time over it, so that above 1
-we are faster. bound: the cost model's floor at datasheet peaks over our time. Nothing here judges: `coda-synth
-evaluate` does.
+we are faster. A peer's outputs are checked before it is timed; a wrong one is left out, loudly. bound: the larger of
+the bare GEMMs and of the least bytes at the bandwidth that a large copy reaches here, over our time. share: of the gap
+between torch.compile max-autotune and the bound, how much is closed. Nothing here judges: `coda-synth evaluate` does.
+
+--tiny: a task's smallest multi-tile shape and the clock on the wall, to see on a CPU that all of it runs; such times
+mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if "cpu" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
-from coda_synth.coda_api import cost
-from coda_synth.coda_api.devices import UnknownDevice, device
-from coda_synth.coda_api.lowering import lower
-from coda_synth.coda_api.reader import read
-from coda_synth.evaluator.baselines import bare_gemm
-from coda_synth.evaluator.execution import bind
-from coda_synth.evaluator.facts import Case
-from coda_synth.evaluator.gpu import driver_state
-from coda_synth.evaluator.inputs import exact, make_inputs
-from coda_synth.evaluator.race import Lap, race
-from coda_synth.evaluator.signature import signature
-from coda_synth.evaluator.timing import DeviceClock
-from coda_synth.tasks.catalog import task, task_names, worked_candidate
+from coda_synth.tasks.catalog import task, task_names
 
-PEERS = ("bare_gemm", "eager", "compile", "max_autotune")
+from benchmarks import gap
+from benchmarks.contest import Contest, Failed, clock_of, machine, ready
+from benchmarks.peers import found
+
+PEERS = ("bare_gemm", "eager", "compile", "max_autotune", "liger", "quack")
+HEADS = ("bare", "eager", "compile", "autotune", "liger", "quack")
 
 
-def worst_row(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest relative norm of a row's error; a row of zeros counts by its absolute error."""
-    a, e = (v.double().reshape(v.shape[0] if v.dim() > 1 else 1, -1) for v in (actual, expected))
-    scale = e.norm(dim=1)
-    return float(((a - e).norm(dim=1) / torch.where(scale > 0, scale, 1.0)).max())
-
-
-def errors(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
-    return max(worst_row(actual[name], expected[name]) for name in expected)
-
-
-def peers(spec: Any, sizes: Mapping[str, int], inputs: Any, autotune: bool) -> dict[str, Callable[[], object]]:
-    """What a candidate is timed against, each run once so that it is compiled."""
-    found: dict[str, Callable[[], object]] = {"bare_gemm": bare_gemm(spec, sizes, torch.bfloat16)}
-    modes: dict[str, Any] = {"eager": spec.reference, "compile": torch.compile(spec.reference, dynamic=False)}
-    if autotune:
-        mode = "max-autotune-no-cudagraphs"
-        modes["max_autotune"] = torch.compile(spec.reference, dynamic=False, mode=mode)
-    for name, function in modes.items():
-
-        def run(function: Any = function) -> object:
-            with torch.no_grad() if not spec.name.endswith("backward") else torch.enable_grad():
-                return function(**inputs)
-
-        try:
-            run()
-            found[name] = run
-        except Exception as error:
-            print(f"{spec.name}: no {name}: {type(error).__name__}: {str(error)[:120]}", file=sys.stderr)
-            torch.cuda.empty_cache()
-    return found
-
-
-def measured(name: str, shape: str, seconds: float, autotune: bool) -> dict[str, Any]:
-    """One task at one shape."""
-    torch._dynamo.reset()
-    spec, sig = task(name), signature(task(name))
-    sizes = spec.time_shapes[shape]
-    program = read(worked_candidate(name), sig)
-    made = lower(program, sig, sizes, hopper=torch.cuda.get_device_capability() == (9, 0))
-    inputs = make_inputs(spec, sig, Case("device", sizes, 1, "normal", "auto"), "cuda")
-    bound = bind(made, inputs, "cuda")
-    bound.launch()
-    torch.cuda.synchronize()
-    ours = {n: v.clone() for n, v in bound.outputs().items()}
-    expected = spec.reference(**exact(inputs))
-    error = errors(ours, expected)
-    eager_error = errors(spec.reference(**inputs), expected)
-    del expected, ours
-    torch.cuda.empty_cache()
-    others = peers(spec, sizes, inputs, autotune)
-    laps = {"ours": [Lap(bound.launch, bound.restore)], **{n: [Lap(run)] for n, run in others.items()}}
-    samples = race(laps, seconds, DeviceClock())
-    try:
-        floor = 1e3 * cost.bound_s(sig, spec.gemms, sizes, device(torch.cuda.get_device_name()))
-    except UnknownDevice:
-        floor = math.nan
-    time = samples["ours"].median_ms
+def row_of(contest: Contest, options: argparse.Namespace) -> dict[str, Any]:
+    """One task at one shape, timed; every round is kept, so that any figure can be had again from the JSON."""
+    rounds = contest.rounds(options.seconds)
+    ours, least = gap.figure(rounds["ours"]), gap.bound(_bare(rounds), contest.bytes_ms)
+    closed = gap.share(rounds["max_autotune"], rounds["ours"], least) if "max_autotune" in rounds else None
     return {
-        "task": name,
-        "shape": shape,
-        "sizes": dict(sizes),
-        "form": made.form,
-        "schedules": {call: str(s) for call, s in made.schedules.items()},
-        "error": error,
-        "eager_error": eager_error,
-        "ms": time,
-        "interval_ms": [samples["ours"].low_ms, samples["ours"].high_ms],
-        "bound": floor / time,
-        **{peer: samples[peer].median_ms / time for peer in PEERS if peer in samples},
+        "task": contest.spec.name,
+        "shape": "tiny" if options.tiny else options.shape,
+        "direction": "backward" if contest.spec.name.endswith("backward") else "forward",
+        **contest.facts(),
+        "ms": ours.value,
+        "interval_ms": [ours.low, ours.high],
+        "bound": gap.ratio(least, rounds["ours"]).value,
+        **{peer: gap.ratio(rounds[peer], rounds["ours"]).value for peer in PEERS if peer in rounds},
+        "share": asdict(closed) if closed else None,
+        "rounds": rounds,
     }
 
 
+def _bare(rounds: Mapping[str, list[float]]) -> list[float]:
+    """Nothing in each round, where a task has no GEMM."""
+    return rounds.get("bare_gemm") or [0.0] * len(rounds["ours"])
+
+
+def _without(contest: Contest) -> list[str]:
+    return [f"{peer} does without {', '.join(outputs)}" for peer, outputs in contest.without.items()]
+
+
 def line(row: Mapping[str, Any]) -> str:
-    ratios = "".join(f"{row[p]:9.3f}" if p in row else "        -" for p in PEERS)
-    against = row["error"] / row["eager_error"] if row["eager_error"] else math.inf if row["error"] else 1.0
-    return f"{row['task']:34s}{row['error']:9.1e}{against:8.2f}{row['ms']:9.3f}{ratios}{row['bound']:8.2f}"
+    ratios = "".join(f"{row[p]:9.3f}" if row.get(p) else "        -" for p in PEERS)
+    against = gap.over(row["error"], row["eager_error"])
+    closed = row["share"]
+    said = f"{closed['value']:7.2f} [{closed['low']:.2f}, {closed['high']:.2f}]" if closed else "      -"
+    return f"{row['task']:34s}{row['error']:9.1e}{against:8.2f}{row['ms']:9.3f}{ratios}{row['bound']:8.3f}{said}"
 
 
-def main() -> None:
+def summaries(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Geometric means over each peer, and the share of the gap closed, forward and backward."""
+    said = []
+    for peer in PEERS:
+        if times := [row[peer] for row in rows if row.get(peer)]:
+            said.append(f"geometric mean over {peer}: {gap.geometric_mean(times):.3f} of {len(times)}")
+    return said + [text for direction in ("forward", "backward") for text in _closed(rows, direction)]
+
+
+def _closed(rows: Sequence[Mapping[str, Any]], direction: str) -> list[str]:
+    own = [row for row in rows if row["direction"] == direction]
+    if not own:
+        return []
+    if not (counted := [row for row in own if row["share"]]):
+        return [f"{direction}: no operator's gap to max-autotune was measured and above {gap.LEAST_GAP:.0%}"]
+    shares = [gap.Figure(**row["share"]) for row in counted]
+    whole = gap.mean(shares)
+    faster = gap.geometric_mean(row["max_autotune"] for row in counted)
+    behind = [row["task"] for row, share in zip(counted, shares, strict=True) if share.negative]
+    return [
+        f"{direction}: {whole.value:.2f} [{whole.low:.2f}, {whole.high:.2f}] of the gap to max-autotune is closed, the"
+        f" mean of {len(counted)} operators of {len(own)}, whose gap exceeds {gap.LEAST_GAP:.0%} of the bound;"
+        f" {faster:.3f}x over max-autotune",
+        f"{direction}: negative beyond its interval: {', '.join(behind) or 'none'}",
+    ]
+
+
+def main() -> int:
+    options = _options()
+    device, versions = options.device, found()
+    clock = clock_of(device)
+    print(f"{machine(device)}, {'tiny' if options.tiny else options.shape}, times of peers over ours; {clock.name}")
+    print(f"peers: {', '.join(f'{name} {version}' for name, version in versions.items())}")
+    heads = "".join(f"{head:>9s}" for head in HEADS)
+    print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}  share")
+    rows, missing = [], []
+    for name in options.tasks or (("linear_swiglu", "rope_backward") if options.tiny else task_names()):
+        try:
+            contest = ready(task(name), options, versions, clock)
+            rows.append(row_of(contest, options))
+            print("\n    ".join([line(rows[-1]), *contest.left_out, *_without(contest)]), flush=True)
+        except Failed as error:
+            missing.append({"task": name, "why": str(error)})
+            print(f"{name:34s} failed: {error}", flush=True)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    print("\n".join(summaries(rows)))
+    if options.json:
+        head = {"machine": machine(device), "peers": versions}
+        options.json.write_text(json.dumps({**head, "rows": rows, "failed": missing}, indent=1) + "\n")
+    return int(bool(missing))
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="operators against their peers on one GPU")
     parser.add_argument("tasks", nargs="*", help="all by default")
     parser.add_argument("--shape", default="llama3-8b")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of racing for each task")
-    parser.add_argument("--autotune", action="store_true", help="max-autotune as a peer too; slow to compile")
+    parser.add_argument("--seconds", type=float, help="of racing for each task")
+    parser.add_argument("--no-autotune", dest="autotune", action="store_false", help="spare max-autotune's compiling")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs a CUDA device")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.shape}, times of peers over ours")
-    heads = "".join(f"{head:>9s}" for head in ("bare", "eager", "compile", "autotune"))
-    print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}")
-    rows = []
-    for name in options.tasks or task_names():
-        try:
-            rows.append(measured(name, options.shape, options.seconds, options.autotune))
-            print(line(rows[-1]), flush=True)
-        except Exception as error:
-            print(f"{name:34s} failed: {type(error).__name__}: {str(error)[:160]}", flush=True)
-        torch.cuda.empty_cache()
-    for peer in PEERS:
-        found = [row[peer] for row in rows if peer in row]
-        if found:
-            print(f"geometric mean over {peer}: {math.exp(sum(map(math.log, found)) / len(found)):.3f} of {len(found)}")
-    if options.json:
-        state = driver_state("clocks.sm,power.draw,driver_version")
-        head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "state": state}
-        options.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    options.tiny = options.tiny or options.device == "cpu"
+    options.seconds = options.seconds if options.seconds is not None else 0.0 if options.tiny else 4.0
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device; --device cpu --tiny shows that it runs")
+    return options
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

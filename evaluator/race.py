@@ -56,7 +56,12 @@ class WallClock:
 
 
 def race(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock) -> dict[str, Sample]:
-    """Milliseconds by contestant. A contestant is a list of laps, one for each set of inputs, that do the same work.
+    """Milliseconds by contestant. A contestant is a list of laps, one for each set of inputs, that do the same work."""
+    return {name: _sample(medians) for name, medians in rounds(contestants, seconds, clock).items()}
+
+
+def rounds(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock) -> dict[str, list[float]]:
+    """The median of each burst by contestant, milliseconds; bursts of one place in the lists ran side by side.
 
     Ends when every interval is narrow, or when `seconds` are spent and every contestant had a few bursts.
     """
@@ -70,7 +75,7 @@ def race(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock)
         if not warm and spent > min(_WARM_S, seconds / 4):
             warm, bursts = True, {name: [] for name in contestants}
         elif warm and (spent > seconds and _fewest(bursts) >= _FEWEST or _settled(bursts)):
-            return {name: _sample(medians) for name, medians in bursts.items()}
+            return bursts
 
 
 def _burst(laps: Sequence[Lap], turn: int, clock: Clock) -> float:

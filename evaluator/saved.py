@@ -44,20 +44,6 @@ def kept_by_autograd(
     return {name: (tuple(v.shape), v.untyped_storage().nbytes()) for name, v in zip(names, found, strict=True)}
 
 
-def allocated_by_autograd(forward: TaskSpec, sizes: Sizes, dtype: torch.dtype) -> int:
-    """Bytes on the GPU that an eager forward leaves allocated once its outputs are let go, but for its graph: what
-    autograd holds beyond the inputs, measured. y0 and the like, which the caller holds anyway, are not among them."""
-    inputs = {i.name: _made(i, sizes, dtype, "cuda") for i in forward.inputs}
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    with torch.enable_grad():
-        graphs = [o.grad_fn for o in forward.reference(**inputs).values()]
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated() - before
-    del graphs
-    return held
-
-
 def _storage(value: torch.Tensor) -> int:
     return value.untyped_storage()._cdata
 

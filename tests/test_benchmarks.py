@@ -1,0 +1,150 @@
+"""The benchmarks' arithmetic against figures made by hand, and every benchmark once, small, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from coda_synth.tasks.catalog import task, task_names
+
+from benchmarks import gap, h200, table
+from benchmarks.contest import checked
+from benchmarks.layer import Shape, in_halves, in_pairs
+from benchmarks.peers import PEERS, peers
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_share_of_the_gap_is_taken_in_each_round() -> None:
+    """2 of 5, 3 of 5 and 3 of 6; of three rounds the interval is all of them."""
+    found = gap.share([10.0, 11.0, 12.0], [8.0, 8.0, 9.0], [5.0, 6.0, 6.0])
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.4, 0.6))
+
+
+def test_a_share_can_be_negative_and_above_one() -> None:
+    slower, beyond = gap.share([10.0] * 3, [12.0] * 3, [6.0] * 3), gap.share([10.0] * 3, [5.0] * 3, [6.0] * 3)
+    assert slower is not None and slower.value == pytest.approx(-0.5) and slower.negative
+    assert beyond is not None and beyond.value == pytest.approx(1.25) and not beyond.negative
+
+
+def test_where_the_gap_is_small_there_is_no_share() -> None:
+    assert gap.share([10.2] * 3, [10.1] * 3, [10.0] * 3) is None
+    assert gap.share([10.4] * 3, [10.1] * 3, [10.0] * 3) is not None
+    assert gap.share([10.4, 10.4, 9.9], [10.1] * 3, [10.0] * 3) is None, "in one round there was none"
+
+
+def test_the_bound_is_the_larger_of_gemms_and_bytes() -> None:
+    assert gap.bound([2.0, 4.0], 3.0) == [3.0, 4.0]
+
+
+def test_an_interval_leaves_out_the_ends_of_many_rounds() -> None:
+    """Of 20 rounds the 95 % interval of the median runs from the 6th to the 15th."""
+    found = gap.figure([float(n) for n in range(1, 21)])
+    assert (found.low, found.value, found.high) == (6.0, 10.5, 15.0)
+
+
+def test_geometric_mean() -> None:
+    assert gap.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    with pytest.raises(ValueError):
+        gap.geometric_mean([])
+
+
+def test_a_mean_of_operators_adds_errors_in_squares() -> None:
+    found = gap.mean([gap.Figure(0.5, 0.2, 0.6), gap.Figure(0.9, 0.5, 1.0)])
+    assert found.value == pytest.approx(0.7)
+    assert found.low == pytest.approx(0.7 - 0.25), "half of the root of 0.09 + 0.16"
+    assert found.high == pytest.approx(0.7 + math.sqrt(0.02) / 2)
+
+
+def test_ratios_are_paired_by_round() -> None:
+    """A clock that slows in the second round slows both."""
+    found = gap.ratio([2.0, 4.0, 2.0], [1.0, 2.0, 1.0])
+    assert (found.low, found.value, found.high) == (2.0, 2.0, 2.0)
+
+
+def _row(name: str, direction: str, share: dict[str, float] | None, faster: float) -> dict[str, object]:
+    times = {"bare_gemm": 0.9, "eager": 2.0, "compile": 1.1, "max_autotune": faster}
+    sure = {"shape": "llama3-8b", "error": 2e-3, "eager_error": 4e-3, "ms": 1.5, "bound": 0.9}
+    return {"task": name, "direction": direction, "share": share, **sure, **times}
+
+
+ROWS = [
+    _row("a", "forward", {"value": 0.5, "low": 0.4, "high": 0.6}, 1.21),
+    _row("b", "forward", {"value": 0.9, "low": 0.8, "high": 1.0}, 1.0),
+    _row("c", "forward", None, 1.01),
+    _row("d", "backward", {"value": -0.2, "low": -0.3, "high": -0.1}, 0.98),
+]
+
+
+def test_what_is_said_of_all_operators() -> None:
+    said = h200.summaries(ROWS)
+    assert "geometric mean over eager: 2.000 of 4" in said
+    (closed,) = (s for s in said if "forward" in s and "of the gap" in s)
+    assert closed.startswith("forward: 0.70 [0.63, 0.77]") and "the mean of 2 operators of 3" in closed
+    assert "1.100x over max-autotune" in closed, "over the operators that the share counts"
+    assert "forward: negative beyond its interval: none" in said
+    assert "backward: negative beyond its interval: d" in said
+
+
+def test_the_table_joins_errors_and_times() -> None:
+    again = {**ROWS[0], "ms": 1.25}
+    lines = table.table([*ROWS, again], {"a": {"task": "a", "ratio": 0.31}, "b": {"task": "b", "ratio": 1.2}})
+    assert len(lines) == 2 + 4, "a later row of a task and shape stands for the earlier"
+    assert lines[2] == (
+        "| a | llama3-8b | yes | 0.31 | 0.50 | 1.250 | 0.900 | 2.000 | 1.100 | 1.210 | 0.50 [0.40, 0.60] |"
+    )
+    assert "| NO | 1.20 |" in lines[3] and "| not judged | - |" in lines[4]
+
+
+def test_a_wrong_peer_is_not_timed() -> None:
+    expected = {"y": torch.ones(4, 8, dtype=torch.float64), "s": torch.ones(4, dtype=torch.float64)}
+    assert checked({"y": torch.full((4, 8), 1.01)}, expected, 4e-3) == ["s"]
+    with pytest.raises(ValueError, match="outputs are wrong"):
+        checked({"y": torch.full((4, 8), 1.1)}, expected, 4e-3)
+    with pytest.raises(ValueError, match="outputs are wrong"):
+        checked({"y": torch.full((4, 8), math.nan)}, expected, 4e-3)
+
+
+def test_peers_are_of_tasks_that_exist() -> None:
+    assert all(name in task_names() for own in PEERS.values() for name in own)
+    assert not peers("linear_swiglu", {"liger": "no liger-kernel: ImportError", "quack": "no quack-kernels"})
+    assert set(peers("linear_swiglu", {"liger": "0.8.5", "quack": "0.6.5"})) == {"liger", "quack"}
+    assert not peers(task("linear_nn").name, {"liger": "0.8.5"})
+
+
+def test_pairs_and_halves_of_a_head() -> None:
+    row = torch.arange(8.0)[None]
+    assert in_pairs(row, -1).tolist() == [[0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]]
+    assert torch.equal(in_halves(in_pairs(row, -1), -1), row)
+    assert Shape(2, 8, 32, 48, 4, 2, 16).sizes == {"T": 16, "D": 32, "A": 64, "F": 48, "Q": 128}
+
+
+def _run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_operators_and_the_table_small(tmp_path: Path) -> None:
+    timed, allowed = str(tmp_path / "h.json"), str(tmp_path / "a.json")
+    said = _run("h200.py", "linear_bias_gelu", "--device", "cpu", "--tiny", "--json", timed)
+    assert "geometric mean over eager" in said and "nothing here is a measurement" in said and "peers: liger" in said
+    row = json.loads(Path(timed).read_text())["rows"][0]
+    assert row["error"] < 4e-3 and row["rounds"].keys() == {"ours", "bare_gemm", "eager"}
+    _run("allowed.py", "linear_bias_gelu", "--device", "cpu", "--tiny", "--json", allowed)
+    assert "| linear_bias_gelu | tiny | yes |" in _run("table.py", timed, "--allowed", allowed)
+
+
+def test_a_layer_small(tmp_path: Path) -> None:
+    """Its gradients are checked against eager's on the way: a unit that errs ends it."""
+    said = _run("unit.py", "--device", "cpu", "--tiny", "--json", str(tmp_path / "u.json"))
+    assert "ours differs from eager by" in said
+    row = json.loads((tmp_path / "u.json").read_text())["rows"][0]
+    assert row["differs"] < 2e-2 and {"ours whole", "eager forward", "gemms", "attention"} <= row["rounds"].keys()
