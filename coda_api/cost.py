@@ -114,14 +114,15 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
         return LaunchCost(call.name, 0, moved, 1, 1.0, 1.0, memory + LAUNCH_S)
     schedule = traffic.schedules[call.name]
     rows, cols = call.dim(unit.rows).size(traffic.sizes), call.dim(unit.cols).size(traffic.sizes)
-    tiles = -(-rows // schedule.block_m) * -(-cols // schedule.block_n)
+    step = tile_step(traffic.program, call, traffic.sizes, schedule)
+    tiles = -(-rows // schedule.block_m) * -(-cols // step)
     if unit.gemm is None:
         return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + LAUNCH_S)
     rate = device.matmul_flops(traffic.signature.dtype)
     shape, depth = tile_efficiency(schedule, device), depth_efficiency(schedule, device, rate)
     work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
     waves = -(-tiles // device.sms)
-    # A wide tile over a ragged edge computes what nobody asked for: the tiles' flops count, not the product's.
+    # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
     flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
     return LaunchCost(call.name, flops, moved, tiles, tiles / (waves * device.sms), shape, seconds, depth)

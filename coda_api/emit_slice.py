@@ -73,7 +73,8 @@ class SliceValues:
     def column_text(self, cols: Dim, places: str) -> str:
         """The columns at places of a value over `cols`: those that only fill a group up lie past the last column."""
         columns, width = self.geometry.run(cols)
-        return places if columns == width else f"columns_at({places}, {columns}, {width}, {self.sizes.text(cols)})"
+        length = self.sizes.text(cols).strip("()")
+        return places if columns == width else f"columns_at({places}, {columns}, {width}, {length})"
 
     def start(self, cols: Dim, segment: int = 0) -> str:
         """The first place, over all tiles, of a segment of a value over `cols`."""

@@ -115,9 +115,7 @@ def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int]
             "a kernel works on adjacent pairs (even, odd, interleave) or on halves (low, high, join), not both"
         )
     for group in groups | halves:
-        if (places := padded.taken(group)) > schedule.block_n:
-            takes = f" takes {places} places, the next power of two, and" if places > group else ""
-            raise LoweringError(f"a group of {group} columns{takes} must fit the tile (block_n = {schedule.block_n})")
+        padded.check_fit(group, schedule.block_n)
     if halves and groups - halves:
         raise LoweringError(f"groups of {sorted(groups)} beside halves of {halves.pop()} columns; use one size")
     half = padded.taken(halves.pop()) if halves else 0

@@ -31,15 +31,22 @@ class Padding:
         return self.places > self.columns
 
     def __str__(self) -> str:
-        idle = round(100 * (1 - self.columns / self.places))
+        idle = 100 * (1 - self.columns / self.places)
         return (
             f"groups of {self.columns} columns take {self.places} places of the tile each, the next power of two,"
-            f" so {idle} % of it is computed for nothing"
+            f" so {idle:.3g} % of it is computed for nothing"
         )
 
     def taken(self, columns: int) -> int:
         """Places that a group of so many product columns takes."""
         return columns // self.columns * self.places if columns % self.columns == 0 else columns
+
+    def check_fit(self, columns: int, block_n: int) -> None:
+        """Raises LoweringError where a tile of block_n places cannot hold a group of so many product columns."""
+        places = self.taken(columns)
+        takes = f" takes {places} places, the next power of two, and" if places > columns else ""
+        if places > block_n:
+            raise LoweringError(f"a group of {columns} columns{takes} must fit the tile (block_n = {block_n})")
 
     def ratio(self, real: Fraction) -> Fraction:
         """Places of a value for one place of the product, from its columns for one column of the product."""
@@ -103,11 +110,15 @@ def padding(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int])
 
 
 def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: Schedule) -> int:
-    """Columns of the product that one tile of a kernel call computes. sizes: of the program's symbols."""
+    """Columns of the product that one tile of a kernel call computes; raises LoweringError where it holds no group.
+
+    sizes: of the program's symbols.
+    """
     assert isinstance(call.unit, Kernel)
     live = {name: call.unit.outputs[name] for name in program.live_outputs(call)}
     local = {symbol: dim.size(sizes) for symbol, dim in call.binding.items()}
     padded = padding(call.unit, live, local)
+    padded.check_fit(padded.columns, schedule.block_n)
     return schedule.block_n // padded.places * padded.columns
 
 

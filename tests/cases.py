@@ -121,3 +121,59 @@ def p(x: Tensor["T", "D"], w: Tensor["F", "D"], h: Tensor["H"]):
     return {"y": a.y, "v": b.v}
 """,
 }
+
+# Every way in which groups of "H" columns meet the rest of an epilogue; lowered with sizes that are no power of two.
+_FINISH = """
+@finisher
+def rows(total: Partial["M", "N"], mean: Partial["M", "N"], m2: Partial["M", "N"], lse: Partial["M", "N"],
+         narrow: Partial["M", "S"], chosen: Tensor["M"]):
+    mu, var = total_moments(mean, m2)
+    return {"v": total_sum(total) + mu + var * total_logsumexp(lse) + total_max(narrow) + chosen}
+
+@finisher
+def columns(down: Partial["N", "M"]):
+    return {"v": total_sum(down)}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], c: Tensor["F"], h: Tensor["H"], i: Index["T"]):
+    a = f(x, w, t, c, h, i)
+    b = rows(a.sum, a.mean, a.m2, a.lse, a.narrow, a.chosen)
+    d = columns(a.down)
+    return {"y": a.y, "part": a.part, "top": a.top, "v": b.v, "down": d.v}
+"""
+_KERNEL = """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["N", "K"], t: Tensor["M", "N"], c: Tensor["N"], h: Tensor["H"], i: Index["M"]):
+    z = gemm(x, w)
+    n = z * spread(rsqrt(group_sum(exp(z / 9), "H") / size("H") + 1.0), "H") * cycle(h, "N") + t
+"""
+_RETURN = """
+    mean, m2 = tile_moments(y, "N")
+    return {"y": y, "part": a, "top": group_max(n - 5.0, "H"), "sum": tile_sum(y + 1.0, "N"), "mean": mean, "m2": m2,
+            "lse": tile_logsumexp(y, "N"), "narrow": tile_max(a - 5.0, NARROW), "down": tile_sum(y, "M"),
+            "chosen": pick(y + 1.0, i)}
+"""
+GROUPED = {
+    "halves": _KERNEL
+    + """
+    a, b = low(n, "H"), high(n, "H")
+    y = join(a - b, b * 2 + a, "H") + c * index("N") / size("N")
+"""
+    + _RETURN.replace("NARROW", '"N/2"')
+    + _FINISH.replace('"S"', '"N/2"'),
+    "pairs": _KERNEL
+    + """
+    least = group_min(even(n) + 5.0, "H")
+    a = even(n) * odd(c) + odd(n)
+    y = interleave(a, odd(n)) + c * index("N") / size("N")
+"""
+    + _RETURN.replace("NARROW", '"N/2"')
+    + _FINISH.replace('"S"', '"N/2"'),
+    "groups in groups": _KERNEL
+    + """
+    a = group_sum(group_min(n + 5.0, 16), "H/16")
+    y = spread(a, "H") + spread(spread(group_max(n, 16), 4), 4) + c * index("N") / size("N")
+"""
+    + _RETURN.replace("NARROW", '"N/H"')
+    + _FINISH.replace('"S"', '"N/H"'),
+}

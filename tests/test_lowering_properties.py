@@ -25,3 +25,8 @@ def test_drawn_programs(which: str) -> None:
 
 def test_programs_that_once_went_wrong() -> None:
     interpreted("interpreted_cases.py", "not slow")
+
+
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_groups_that_are_no_power_of_two(which: str) -> None:
+    interpreted("interpreted_groups.py", which)
