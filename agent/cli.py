@@ -223,6 +223,8 @@ def _tasks(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-a
         commands, "tasks", "cli_tasks:tasks", "list the tasks: inputs, outputs, shapes and the bound to approach"
     )
     parser.add_argument("--target", metavar="ARCH", help="the GPU whose bound to give (sm_90)")
+    parser.add_argument("--prompts", action="store_true", help="how many tokens the first prompt for each has")
+    _runs_option(parser)
 
 
 def _prompt(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import every_run
 from coda_synth.agent.cli_session import Begun, JudgeOnDemand, check_authors, provider_of, session
 from coda_synth.agent.cli_synth import head
 from coda_synth.agent.cli_tasks import known_target, known_task
@@ -31,21 +32,21 @@ def bench(args: argparse.Namespace) -> Exit:
     authors = {author: _with_author(settings, author) for author in args.authors}
     for chosen in authors.values():  # before anything is written
         check_authors(provider_of(chosen), chosen)
-    store = Store(Path(settings.runs))
+    store, known = Store(Path(settings.runs)), _runs(args)
     with JudgeOnDemand(settings) as judge:
         judge.require()
         for number, cell in enumerate(cells, 1):
             chosen = replace(authors[cell.author], strategy=cell.strategy)
             provider = provider_of(chosen)
-            writer = _writer(store, args.name, cell, provider, chosen)
+            writer = _writer(store, known, args.name, cell, provider, chosen)
             if writer is None:
                 continue
+            known[str(cell)] = writer.run.id
             hushed = argparse.Namespace(**{**vars(args), "json": True})
             end = session(hushed, Begun(writer, provider, judge, chosen, fresh=not writer.attempts))
             _say(args, f"{number} of {len(cells)}: {cell}: {end['stop']}")
             if end["interrupted"]:
                 return Exit.INTERRUPTED
-    known = _runs(store, args.name)
     found = lines([(c, store.read(known[str(c)]).attempts) for c in cells], args.near, args.fast, args.baseline)
     if args.json:
         print_json({"name": args.name, "lines": found, "runs": known})
@@ -77,15 +78,17 @@ def _with_author(settings: config.Config, author: str) -> config.Config:
     return replace(settings, provider=name, model=model or settings.model)
 
 
-def _runs(store: Store, name: str) -> dict[str, str]:
+def _runs(args: argparse.Namespace) -> dict[str, str]:
     """The runs of this benchmark by their cells; of two the later."""
-    heads = [store.read(run_id).run for run_id in store.ids()]
-    return {run.settings["cell"]: run.id for run in heads if run.settings.get("bench") == name}
+    heads = [record.run for record in every_run(args)]
+    return {run.settings["cell"]: run.id for run in heads if run.settings.get("bench") == args.name}
 
 
-def _writer(store: Store, name: str, cell: Cell, provider: Any, settings: config.Config) -> RunWriter | None:
+def _writer(
+    store: Store, runs: dict[str, str], name: str, cell: Cell, provider: Any, settings: config.Config
+) -> RunWriter | None:
     """A new run, one that was broken off, or None for one that has ended."""
-    known = _runs(store, name).get(str(cell))
+    known = runs.get(str(cell))
     if known is None:
         return store.create(head(cell.task, provider, settings, bench=name, cell=str(cell)))
     from coda_synth.agent.budget import UNFINISHED

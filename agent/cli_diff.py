@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import one_run
 
 if TYPE_CHECKING:
     from coda_synth.runs.record import Attempt
@@ -19,10 +18,8 @@ def diff(args: argparse.Namespace) -> Exit:
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.agent.feedback import line
     from coda_synth.agent.lessons import changed
-    from coda_synth.runs.store import Store
 
-    store = Store(Path(config.of(args).runs))
-    record = store.read(store.resolve(args.run))
+    record = one_run(args, args.run)
     one, two = (_found(record.attempts, name, record.run.id) for name in (args.a, args.b))
     before, after = _source(one), _source(two)
     named = [f"step {a.step} {a.candidate.id}" for a in (one, two) if a.candidate]

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import note
 
 
 def lessons(args: argparse.Namespace) -> Exit:
     """Prints the lessons, the largest effects first, after forgetting those that were named."""
     from coda_synth.agent.cli_tasks import known_task
     from coda_synth.agent.cli_view import console, print_json, table
-    from coda_synth.agent.lessons import LessonsError, load, save
+    from coda_synth.agent.lessons import LessonsError, damaged, load, save
 
     task, root = known_task(args.task) if args.task else None, Path(config.of(args).runs)
     try:
@@ -30,6 +31,7 @@ def lessons(args: argparse.Namespace) -> Exit:
             kept = tuple(lesson for lesson in kept if lesson in order)
         if kept != known:
             save(root, kept)
+        note(damaged(root))
     except LessonsError as error:
         raise Failure(str(error), Exit.ENVIRONMENT) from None
     shown = [lesson for lesson in order if task in (None, lesson.task)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import every_run, one_run, store_of
 
 if TYPE_CHECKING:
     from coda_synth.evaluator.evaluation import Candidate, Evaluation
@@ -22,7 +23,7 @@ def show(args: argparse.Namespace) -> Exit:
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.runs.report import report
 
-    record = _record(args, args.run or "latest")
+    record = one_run(args, args.run or "latest")
     if args.attempt is not None:
         return _show_attempt(args, record)
     found = report(record.run, record.attempts)
@@ -84,10 +85,9 @@ def leaderboard(args: argparse.Namespace) -> Exit:
     from coda_synth.agent.cli_tasks import known_task
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.runs.leaderboard import board
-    from coda_synth.runs.store import Store
 
     task = known_task(args.task) if args.task else None
-    found = board(Store(Path(config.of(args).runs)), task)
+    found = board(store_of(args), task)
     if args.json:
         print_json(found)
     else:
@@ -135,7 +135,7 @@ def _chosen(args: argparse.Namespace) -> tuple[Candidate, Evaluation]:
 
         return judged(args, args.source)
     if args.source:
-        record = _record(args, args.source)
+        record = one_run(args, args.source)
         if args.task and args.task != record.run.task:
             raise Failure(f"run {record.run.id} is of the task {record.run.task}, not {args.task}")
         return _best(record.attempts, f"in run {record.run.id}")
@@ -159,18 +159,9 @@ def _best(attempts: tuple[Attempt, ...], where: str) -> tuple[Candidate, Evaluat
 
 def _all_attempts(args: argparse.Namespace) -> tuple[Attempt, ...]:
     from coda_synth.agent.cli_tasks import known_task
-    from coda_synth.runs.store import Store
 
-    task, store = known_task(args.task), Store(Path(config.of(args).runs))
-    records = (store.read(run_id) for run_id in store.ids())
-    return tuple(attempt for record in records if record.run.task == task for attempt in record.attempts)
-
-
-def _record(args: argparse.Namespace, name: str) -> Record:
-    from coda_synth.runs.store import Store
-
-    store = Store(Path(config.of(args).runs))
-    return store.read(store.resolve(name))
+    task = known_task(args.task)
+    return tuple(attempt for record in every_run(args) if record.run.task == task for attempt in record.attempts)
 
 
 def runs_option(args: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import every_run, one_run, store_of
 from coda_synth.agent.cli_session import Begun, check_authors, exit_of, provider_of
 from coda_synth.agent.cli_several import Judges, all_ended, jobs_for, say_dollars
 from coda_synth.agent.cli_tasks import known_target, known_task
@@ -43,14 +44,11 @@ def synth(args: argparse.Namespace) -> Exit:
 
 def resume(args: argparse.Namespace) -> Exit:
     """Goes on with runs under the budgets that they began with, or those given now."""
-    from coda_synth.runs.store import Store
-
-    here = config.of(args)
-    store = Store(Path(here.runs))
+    here, store = config.of(args), store_of(args)
     names = _resumed(args, store)
     if not names and not args.json:
         print("no run waits for a reply")
-    every = [config.stored(store.read(name).run.settings, args) for name in names]
+    every = [found for name in names if (found := _begun_with(args, store, name))]
     say_dollars(args, every)
     with Judges() as judges:
 
@@ -64,7 +62,8 @@ def resume(args: argparse.Namespace) -> Exit:
             judge = judges.of(settings)
             return Begun(store.open(name), provider, judge, settings)
 
-        return _shown(args, *all_ended(args, names, begin, jobs_for(every, here.jobs)), len(names) != 1)
+        several = args.waiting or len(names) != 1
+        return _shown(args, *all_ended(args, names, begin, jobs_for(every, here.jobs)), several)
 
 
 def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], interrupted: bool, several: bool) -> Exit:
@@ -79,12 +78,24 @@ def _shown(args: argparse.Namespace, ends: list[dict[str, Any]], interrupted: bo
     return exit_of(ends, interrupted)
 
 
+def _begun_with(args: argparse.Namespace, store: Store, name: str) -> config.Config | None:
+    """None where that cannot be read, which is told when the run is to go on."""
+    from coda_synth.runs.store import StoreError
+
+    try:
+        return config.stored(store.read(name).run.settings, args)
+    except (StoreError, config.ConfigError):
+        return None
+
+
 def _resumed(args: argparse.Namespace, store: Store) -> tuple[str, ...]:
     if args.waiting and args.run:
         raise Failure("--waiting is every run that waits for a reply; name runs or say --waiting, not both")
-    if not args.waiting:
-        return tuple(dict.fromkeys(store.resolve(name) for name in args.run or ["latest"]))
-    return tuple(run_id for run_id in store.ids() if _waits(store.read(run_id)))
+    if args.waiting:
+        return tuple(record.run.id for record in every_run(args) if _waits(record))
+    if not args.run:
+        return (one_run(args, "latest").run.id,)
+    return tuple(dict.fromkeys(store.resolve(name) for name in args.run))
 
 
 def _waits(record: Record) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import one_run
 
 if TYPE_CHECKING:
     from coda_synth.agent.provider import Prompt
@@ -37,7 +38,9 @@ def known_target(name: str) -> str:
 
 
 def tasks(args: argparse.Namespace) -> Exit:
-    """Prints every task with its dims, shapes and the bound that no kernel can beat."""
+    """Prints every task with its dims, shapes and the bound that no kernel can beat; or the sizes of their prompts."""
+    if args.prompts:
+        return _prompt_sizes(args)
     target = known_target(config.of(args).target)
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.tasks.catalog import task, task_names
@@ -98,6 +101,24 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _prompt_sizes(args: argparse.Namespace) -> Exit:
+    """Of the first request for each task, in tokens. Estimated: a service counts them one by one."""
+    from coda_synth.agent.cli_view import console, print_json, table
+    from coda_synth.agent.tokens import estimate
+    from coda_synth.tasks.catalog import task_names
+
+    made = {name: _first_prompt(args, name)[0] for name in task_names()}
+    sizes = {name: (estimate(told.system), estimate(told.user)) for name, told in made.items()}
+    if args.json:
+        found = [{"name": n, "system": one, "user": two, "total": one + two} for n, (one, two) in sizes.items()]
+        print_json({"kind": "estimated", "tasks": found})
+    else:
+        rows = [(name, f"{one:,}", f"{two:,}", f"{one + two:,}") for name, (one, two) in sizes.items()]
+        columns = ("task", "system text", "task text", "in all")
+        console().print(table(columns, rows, title="tokens of the first prompt, estimated", right=columns[1:]))
+    return Exit.OK
+
+
 def prompt(args: argparse.Namespace) -> Exit:
     """Prints a request word for word: the first of a run, or the next one of the run that is named."""
     name = known_task(args.task)
@@ -136,17 +157,15 @@ def _next_prompt(args: argparse.Namespace, name: str) -> tuple[Prompt, config.Co
     from coda_synth.agent.cli_session import loop_settings
     from coda_synth.agent.prompting import prompt
     from coda_synth.agent.strategy import turn
-    from coda_synth.runs.store import Store
     from coda_synth.tasks.catalog import task
 
-    store = Store(Path(config.of(args).runs))
-    record = store.read(store.resolve(args.after))
+    record = one_run(args, args.after)
     if record.run.task != name:
         raise Failure(f"run {record.run.id} is of the task {record.run.task}, not {name}")
     settings = config.stored(record.run.settings, args)
     found = turn(settings.strategy, record.attempts, settings.tune, ahead=settings.provider != "planner")
     made = prompt(task(name), found.known, found.choice, loop_settings(settings))
-    kept = store.root / record.run.id / SYSTEM
+    kept = Path(config.of(args).runs) / record.run.id / SYSTEM
     return (replace(made, system=kept.read_text(encoding="utf-8")) if kept.is_file() else made), settings
 
 

@@ -141,33 +141,57 @@ _COUNTS = (
 
 
 def load(root: Path) -> tuple[Lesson, ...]:
-    """The lessons beside the runs, oldest first; raises LessonsError."""
+    """The lessons beside the runs, oldest first, without damaged lines; raises LessonsError."""
+    return tuple(found for _, _, found in _lines(root) if isinstance(found, Lesson))
+
+
+def damaged(root: Path) -> tuple[str, ...]:
+    """What is said of each line that is no lesson."""
+    wrong = [(number, found) for number, _, found in _lines(root) if isinstance(found, str)]
+    return tuple(f"{root / FILE}, line {number} is no lesson and is left out ({found})" for number, found in wrong)
+
+
+def _lines(root: Path) -> list[tuple[int, str, Lesson | str]]:
+    """Each line with its number, and the lesson or what is wrong with it."""
     path = root / FILE
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return tuple(from_data(Lesson, json.loads(line)) for line in lines if line.strip())
-    except (OSError, ValueError, SerialError) as error:
-        raise LessonsError(f"{path} cannot be read ({error}); remove it to begin anew") from None
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    except OSError as error:
+        raise LessonsError(f"{path} cannot be read ({error.strerror}); remove it to begin anew") from None
+    return [(number, line, _lesson(line)) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _lesson(line: str) -> Lesson | str:
+    try:
+        found: Lesson = from_data(Lesson, json.loads(line))
+    except (ValueError, SerialError) as error:
+        return str(error)
+    return found
 
 
 def save(root: Path, lessons: Iterable[Lesson]) -> tuple[Lesson, ...]:
-    """Replaces the file: the latest MOST, each once; raises LessonsError."""
+    """Replaces the file: the latest MOST, each once, after damaged lines, which only a person takes away; raises
+    LessonsError."""
     kept = tuple({lesson.id: lesson for lesson in lessons}.values())[-MOST:]
+    lines = [line for _, line, found in _lines(root) if isinstance(found, str)]
+    lines += [json.dumps(to_data(lesson)) for lesson in kept]
     try:
-        files.replace(root / FILE, "".join(json.dumps(to_data(lesson)) + "\n" for lesson in kept))
+        files.replace(root / FILE, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         raise LessonsError(f"cannot write {root / FILE}: {error.strerror}") from None
     return kept
 
 
 def learn(root: Path, run: Run, attempts: Sequence[Attempt]) -> int:
-    """Adds what a run teaches; the number of lessons that were new."""
+    """Adds what a run teaches; the number of lessons that were new. Runs that end at the same time wait for each other:
+    each reads the file and replaces it."""
     new = distil(run, attempts)
     if not new:
         return 0
-    before = load(root)
-    known = {lesson.id for lesson in before}
-    save(root, [*before, *new])
+    with files.alone(root):
+        before = load(root)
+        known = {lesson.id for lesson in before}
+        save(root, [*before, *new])
     return sum(lesson.id not in known for lesson in new)
 
 

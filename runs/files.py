@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -93,6 +95,18 @@ def sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Threads and processes that are in here for the same folder take turns; where there are no locks, they do not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

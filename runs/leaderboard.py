@@ -6,8 +6,6 @@ damaged or older index is rebuilt; where its folder cannot be written, it is mad
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,10 +15,10 @@ from pathlib import Path
 from coda_synth.evaluator.evaluation import Modelled, Timing, Verdict
 from coda_synth.runs.ranking import rank_key
 from coda_synth.runs.record import Attempt, Run
-from coda_synth.runs.store import ATTEMPTS, HEAD, Store, StoreError
+from coda_synth.runs.store import ATTEMPTS, Store, StoreError
+from coda_synth.runs.survey import headless
 
 INDEX = Path(".leaderboard") / "index.sqlite"  # in a folder of its own, beside the runs: without a head it is no run
-_RUN = re.compile(r"\d{8}-\d{6}-\w")  # as new_run_id makes them
 _VERSION = 1  # of the schema; raise it with every change
 _SCHEMA = """
 create table runs (id text primary key, size integer, changed integer) strict;
@@ -82,22 +80,11 @@ class Board:
 
 def board(store: Store, task: str | None = None) -> Board:
     """The leaderboard of all runs, or of one task's; by task, device and shape (headline first), best first."""
-    notes = list(_unreadable(store.root))
+    notes = [said for _, said in headless(store)]
     with closing(_open(store.root)) as index:
         _refresh(index, store, notes)
         found = [_row(r) for r in index.execute(_NEWEST, {"task": task})]
     return Board(tuple(r for r in found if r.measured), tuple(r for r in found if not r.measured), tuple(notes))
-
-
-def _unreadable(root: Path) -> Iterator[str]:
-    """Folders that have the name of a run and no head that can be read: nothing in the record vanishes in silence."""
-    for folder in sorted(root.glob("*")) if root.is_dir() else ():
-        if _RUN.match(folder.name):
-            try:
-                (folder / HEAD).open("rb").close()
-            except OSError as error:
-                reason = os.strerror(error.errno) if error.errno else str(error)
-                yield f"{folder} is left out: its {HEAD} cannot be read ({reason})"
 
 
 def rows(store: Store, task: str | None = None) -> list[Row]:

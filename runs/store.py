@@ -234,6 +234,11 @@ class Store:
         except OSError as error:
             raise _cannot("read", self.root, error) from error
 
+    def newest_first(self) -> tuple[str, ...]:
+        """Every run; those that began in the same second by the time of their heads, for ids tell seconds only."""
+        order = sorted(self.ids(), key=lambda i: (i[:15], (self.root / i / HEAD).stat().st_mtime_ns), reverse=True)
+        return tuple(order)
+
     def load(self, run_id: str) -> tuple[Run, tuple[Attempt, ...]]:
         """A run by its whole id; raises StoreError."""
         record = self.read(run_id)
@@ -261,7 +266,7 @@ class Store:
         if name in ("", "latest"):
             if not ids:
                 raise UnknownRun(f"there are no runs under {self.root}; `coda-synth synth TASK` makes one")
-            return max(ids, key=lambda i: (i[:15], (self.root / i / HEAD).stat().st_mtime_ns))  # ids tell seconds only
+            return self.newest_first()[0]
         matches = [name] if name in ids else [i for i in ids if i.startswith(name)] or [i for i in ids if name in i]
         if len(matches) > 1:
             raise UnknownRun(f"{name!r} names {len(matches)} runs: {', '.join(matches[-5:])}; write more of the id")

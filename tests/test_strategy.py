@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from coda_synth.agent.bench import Cell, Share, lines, median
-from coda_synth.agent.lessons import LessonsError, changed, distil, learn, load, save, told
+from coda_synth.agent.lessons import Lesson, LessonsError, changed, damaged, distil, learn, load, save, told
 from coda_synth.agent.loop import Budget, Settings, Stop, synthesize
 from coda_synth.agent.planner_tune import read_hints
 from coda_synth.agent.provider import Reply
@@ -119,9 +120,34 @@ def test_lessons_are_measured_pairs(tmp_path: Path) -> None:
     assert told((lesson,), TASK.name, "another device") == ()
     save(tmp_path, ())
     assert load(tmp_path) == ()
-    (tmp_path / "lessons.jsonl").write_text("{broken\n")
+
+
+def test_a_damaged_lesson_costs_no_other(tmp_path: Path) -> None:
+    """It is told, and stays until a person takes it away."""
+    known = (Lesson("t", "H200", "s", "one", 2.0, 1.0, "run", 1), Lesson("t", "H200", "s", "two", 2.0, 1.0, "run", 2))
+    save(tmp_path, known)
+    path = tmp_path / "lessons.jsonl"
+    path.write_bytes(b'{"task": "cut of\xff\n' + path.read_bytes())
+    assert load(tmp_path) == known and save(tmp_path, known[:1]) == known[:1] == load(tmp_path)
+    (said,) = damaged(tmp_path)
+    assert said.startswith(f"{path}, line 1 is no lesson and is left out (")
+    path.unlink()
+    path.mkdir()
     with pytest.raises(LessonsError, match="remove it to begin anew"):
         load(tmp_path)
+
+
+def test_runs_that_end_together_lose_no_lesson(tmp_path: Path) -> None:
+    parent = measured(1, GOOD, 2.0)
+    assert parent.candidate
+    child = measured(2, with_hints(GOOD, {"project": {"stages": 4}}), 1.6, parent.candidate.id)
+    runs = [replace(RUN, id=f"run{number}") for number in range(12)]
+    threads = [Thread(target=learn, args=(tmp_path, run, (parent, child))) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {lesson.run for lesson in load(tmp_path)} == {run.id for run in runs}
 
 
 def test_what_changed_is_said() -> None:

@@ -1,0 +1,82 @@
+"""A record of which a part cannot be read: it is said in one line, and the others are gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from coda_synth.agent.cli import main
+
+RUN = ("synth", "linear_residual", "linear_rope", "--provider", "exchange", "--no-wait")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[Path, Path]:
+    """Of two waiting runs the second has a damaged head; a third folder, the newest of all, has none."""
+    monkeypatch.chdir(tmp_path)
+    assert main(RUN) == 4
+    good, bad = sorted(tmp_path.glob("runs/2*"), key=lambda p: "rope" in p.name)
+    (bad / "run.json").write_text("{", encoding="utf-8")
+    (tmp_path / "runs/29991231-235959-linear_bias-ffff").mkdir()
+    capsys.readouterr()
+    return good, bad
+
+
+def notes(err: str) -> list[str]:
+    assert all(line.startswith("coda-synth: note: ") for line in err.splitlines()), err
+    return [line.removeprefix("coda-synth: note: ") for line in err.splitlines()]
+
+
+@pytest.mark.parametrize("command", ["show", "prompt", "diff"])
+def test_the_latest_is_the_latest_that_can_be_read(
+    command: str, damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = damaged
+    words = {"show": ["show"], "prompt": ["prompt", "linear_residual", "--after", "latest"]}
+    code = main([*words.get(command, ["diff", "latest", "1", "best"]), "--json"])
+    out, err = capsys.readouterr()
+    said = notes(err.partition("coda-synth: run")[0])
+    assert (
+        said[0] == "runs/29991231-235959-linear_bias-ffff is left out: its run.json cannot be read (No such file or "
+        "directory)"
+    )
+    assert said[1].startswith(f"{bad.name} is left out: runs/{bad.name}/run.json is not JSON")
+    assert said[2] == f"the latest run that can be read is {good.name}"
+    if command == "show":
+        assert code == 0 and json.loads(out)["report"]["run"]["id"] == good.name
+    elif command == "diff":
+        assert code == 2 and f"run {good.name} has no candidate" in err
+    else:
+        assert code == 0 and "linear_residual" in json.loads(out)["user"]
+
+
+def test_the_others_that_wait_go_on(damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = damaged
+    assert main(["resume", "--waiting", "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert [end["folder"] for end in json.loads(out)] == [f"runs/{good.name}"]
+    assert len(notes(err)) == 2
+    assert main(["resume", bad.name, good.name]) == 4
+    out, err = capsys.readouterr()
+    assert "run.json is not JSON" in err and "broke off" in out and "waiting for a reply" in out
+
+
+def test_one_that_is_named_is_an_error(damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", damaged[1].name]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "was changed by hand or damaged" in err
+
+
+def test_the_size_of_each_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tasks", "--prompts", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one = next(entry for entry in found["tasks"] if entry["name"] == "linear_residual")
+    assert main(["prompt", "linear_residual", "--json"]) == 0
+    tokens = json.loads(capsys.readouterr().out)["tokens"]
+    assert found["kind"] == tokens["kind"] == "estimated"
+    assert (one["system"], one["user"], one["total"]) == (tokens["system"], tokens["user"], tokens["total"])
+    assert main(["tasks", "--prompts"]) == 0 and f"{one['total']:,}" in capsys.readouterr().out
