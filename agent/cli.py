@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"coda-synth {__version__}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    judging = (_evaluate, _regrade, _lint)
+    judging = (_evaluate, _tune, _regrade, _lint)
     reading = (_show, _diff, _leaderboard, _lessons, _export)
     for add in (_synth, _resume, _bench, *judging, _tasks, _prompt, *reading, _doctor):
         add(commands)
@@ -201,6 +201,17 @@ def _evaluate(commands: argparse._SubParsersAction) -> None:  # type: ignore[typ
     parser.add_argument("--task", required=True, help="the task that it must compute")
     parser.add_argument("--no-measure", action="store_true", help="stop after the checks")
     parser.add_argument("--receipt", metavar="FILE", help="write all that it takes to repeat this judgement")
+    _judge_options(parser)
+
+
+def _tune(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+    parser = _command(commands, "tune", "cli_tune:tune", "find the best schedules for a candidate, and write them in")
+    parser.add_argument("file", metavar="FILE", help="a .coda file; - reads stdin")
+    parser.add_argument("--task", required=True, help="the task that it computes")
+    parser.add_argument("--shape", metavar="NAME", help="the shape to tune for, as `tasks` lists them (the first)")
+    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="of building and measuring (120)")
+    parser.add_argument("--out", metavar="FILE", help="write the tuned text there, and the table to stdout")
+    parser.add_argument("--fresh", action="store_true", help="do not ask the cache of earlier results")
     _judge_options(parser)
 
 

@@ -11,11 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coda_synth.coda_api.hopper_plan import DoesNotFit, HopperPlan
+from coda_synth.coda_api.hopper_loads import HopperLoads
+from coda_synth.coda_api.hopper_plan import DoesNotFit
 from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.spelling import gluon
-from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function, itemsize
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 
 
 def emit_hopper(
@@ -35,26 +36,26 @@ def emit_hopper(
     running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())  # states take registers too
     widths = (schedule.slice_n,) if schedule.slice_n else (64, 32) if running else (128, 64, 32)
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
-    for ahead in (True, False):
-        for one in tried:
-            try:
-                return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(ahead)
-            except DoesNotFit as error:
-                last = error
+    for slots, one in [*((None, one) for one in tried), *((n, one) for one in tried for n in (2, 1))]:
+        try:
+            return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots)
+        except DoesNotFit as error:
+            last = error
     raise last
 
 
-class _HopperEmitter(HopperPlan):
-    def emit(self, ahead: bool = True) -> UnitText:
-        """ahead: the rings must hold all slices of a tile; raises DoesNotFit."""
+class _HopperEmitter(HopperLoads):
+    def emit(self, slots: int | None = None) -> UnitText:
+        """slots: of the loader's rings, None for one for each slice of a tile; raises DoesNotFit."""
         self.groups = 2 if self.schedule.mainloop == "pingpong" else 1
         self.warps = self.schedule.warps // self.groups
         self._refuse()
         self.epilogue.emit()
         self.loads = dict(self.slice.rings)
         self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
-        self._budget(ahead)
-        parts = [self._epilogue_text(), self._loader_text(), self._consumer_text(), self._kernel_text()]
+        self._budget(slots)
+        fetcher = [self._fetcher_text()] if self._fetches() else []
+        parts = [self._epilogue_text(), self._loader_text(), *fetcher, self._consumer_text(), self._kernel_text()]
         return UnitText(
             self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True, warps=self.warps
         )
@@ -66,6 +67,10 @@ class _HopperEmitter(HopperPlan):
         lines = self.slice.inner.lines
         before = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
         own = "WHICH * {0} + step % {0}" if self.groups > 1 else "step % {0}"
+        if self.pairs and not self._ahead:  # the slice before was staged in its slot
+            before += ["if step > 0:", "    tma.store_wait(0)"]
+            previous = own.format("IN_SLOTS").replace("step", "(step - 1)")
+            before.append(f"    mbarrier.arrive(freed.index({previous}), count=1)")
         if self.loads:
             before += [f"slot = {own.format('IN_SLOTS')}", "mbarrier.wait(loaded.index(slot), (step // IN_SLOTS) & 1)"]
         if self.stores:
@@ -96,73 +101,6 @@ class _HopperEmitter(HopperPlan):
         for output, read in self.pairs.items():
             line = re.sub(rf"\b{output}_ring\.index\(out_slot", f"{read}_ring.index(slot", line)
         return line
-
-    def _loader_text(self) -> str:
-        gemm = self.kernel.gemm
-        assert gemm is not None
-        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        size = itemsize(self.tensors.params[gemm.a].dtype)
-        at_a = "[k, row]" if gemm.a_transposed else "[row, k]"
-        at_b = "[col, k]" if gemm.b_transposed else "[k, col]"
-        body = [
-            f"for k in range(0, {self.sizes.text(gemm.inner)}, BLOCK_K):",
-            "    stage = step % STAGES",
-            "    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)",
-            f"    mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * {size})",
-            f"    tma_load({a}, {at_a}, full.index(stage), {a}_stages.index(stage))",
-            f"    tma_load({b}, {at_b}, full.index(stage), {b}_stages.index(stage))",
-            "    step += 1",
-            *self._tile_loads(),
-        ]
-        names = self._loader_names()
-        head = ["step = 0", *(["slice_step = 0" if self.groups == 1 else "turn_step = 0"] if self.loads else [])]
-        return function(f"{self.name}_loader", self._signature(names), [*head, *self._tiles(body)])
-
-    def _loader_names(self) -> list[str]:
-        gemm = self.kernel.gemm
-        assert gemm is not None
-        a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        rings = [n for t in self.loads for n in (t, f"{t}_ring")] + (["loaded", "freed"] if self.loads else [])
-        return [
-            a,
-            b,
-            f"{a}_stages",
-            f"{b}_stages",
-            "full",
-            "empty",
-            *rings,
-            *self._size_names(),
-            *self._constants(False),
-        ]
-
-    @staticmethod
-    def _constants(warps: bool) -> list[str]:
-        return ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", *(["WARPS"] if warps else [])]
-
-    def _tile_loads(self) -> list[str]:
-        """The loader's copies of the epilogue's tiles, a slot for each slice, while the mainloop still runs."""
-        if not self.loads:
-            return []
-        slices, base = self.geometry.slices, ""
-        lines = []
-        if self.groups > 1:  # the consumers take tiles by turns, and each has its own part of the rings
-            lines, base = [f"slice_step = turn_step // 2 * {slices}"], f"turn_step % 2 * {self.in_slots} + "
-        for i, columns in enumerate(self.geometry.offsets()):
-            step = f"(slice_step + {i})" if i else "slice_step"
-            lines += [
-                f"slot = {base}{step} % {self.in_slots}",
-                f"mbarrier.wait(freed.index(slot), (({step} // {self.in_slots}) & 1) ^ 1)",
-                f"mbarrier.expect(loaded.index(slot), {self._bytes_of_slice()})",
-            ]
-            for text in self.loads:
-                count = self._segments_of(text)
-                for segment in range(count):
-                    at = f"slot * {count} + {segment}" if count > 1 else "slot"
-                    lines.append(
-                        f"tma_load({text}, [row, {self._start_of(text, columns, segment)}], "
-                        f"loaded.index(slot), {text}_ring.index({at}))"
-                    )
-        return [*lines, f"slice_step += {slices}" if self.groups == 1 else "turn_step += 1"]
 
     def _consumer_text(self) -> str:
         gemm = self.kernel.gemm
@@ -224,7 +162,7 @@ class _HopperEmitter(HopperPlan):
 
     def _released(self) -> list[str]:
         """Slots in which outputs were staged go back to the loader once the stores have read them: by now they have."""
-        if not self.pairs:
+        if not self.pairs or not self._ahead:
             return []
         return [
             "if slice_step > 0:",
@@ -260,7 +198,8 @@ class _HopperEmitter(HopperPlan):
         gemm = self.kernel.gemm
         assert gemm is not None
         a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        rest = [p.name for p in self._memory_params() if p.name not in (a, b, *self.loads)]
+        brought = [t for t in self.loads if t not in self.pairs]  # what is accumulated is stored by the consumer
+        rest = [p.name for p in self._memory_params() if p.name not in (a, b, *brought)]
         turns = ["WHICH", "turn"] if self.groups > 1 else []
         return [
             *turns,
@@ -309,11 +248,14 @@ class _HopperEmitter(HopperPlan):
         return function(self.name, self._signature([p.name for p in self.params]), lines)
 
     def _partitions(self) -> list[str]:
-        """Who runs: the consumers first, which own the kernel's warps, and one loader warp with few registers."""
+        """Who runs: the consumers, which own the kernel's warps, then one or two loading warps with few registers."""
         names = self._consumer_names()
         roles = [("consumer", [str(which) if n == "WHICH" else n for n in names]) for which in range(self.groups)]
         roles.append(("loader", self._loader_names()))
-        warps, registers = ("[1]", "[24]") if self.groups == 1 else ("[4, 1]", "[240, 24]")
+        if self._fetches():
+            roles.append(("fetcher", self._fetcher_names()))
+        others = [(4, 240)] * (self.groups - 1) + [(1, 24)] * (len(roles) - self.groups)
+        warps, registers = (str(list(of)) for of in zip(*others, strict=True))
         lines = [f"        ({self.name}_{role}, ({', '.join(args)}))," for role, args in roles]
         return ["gl.warp_specialize(", "    [", *lines, "    ],", f"    {warps},", f"    {registers},", ")"]
 

@@ -24,7 +24,7 @@ class SliceValues:
         self, name: str, source: str, kernel: Kernel, live: Mapping[str, Value], geometry: Geometry, tensors: Tensors
     ) -> None:
         self.kernel, self.live, self.geometry, self.tensors = kernel, live, geometry, tensors
-        self.names = Names((name, f"{name}_epilogue", f"{name}_loader", f"{name}_consumer"))
+        self.names = Names((name, f"{name}_epilogue", f"{name}_loader", f"{name}_fetcher", f"{name}_consumer"))
         self.param_names = {p.name: self.names.new(p.name) for p in kernel.params}
         self.output_names = {name: self._output_name(name, value) for name, value in live.items()}
         self.sizes = SizeNames(self.names, geometry.sizes, group_symbols(live))

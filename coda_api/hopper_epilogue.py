@@ -102,11 +102,16 @@ class HopperEpilogue(Epilogue):
         self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
 
     def _pair(self, pointer: str, cols: Dim) -> None:
-        """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes."""
+        """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes. What
+        is accumulated goes back to its own."""
+        if pointer in self.slice.rings:
+            self.slice.use(pointer)
+            self.pairs[pointer] = pointer
+            return
         names = {text: name for name, text in self.slice.output_names.items()}
         dtype = self.tensors.outputs[names[pointer]].dtype
         for name, text in self.slice.param_names.items():
-            same = text in self.slice.rings and self.tensors.params[name].dtype == dtype
+            same = text in self.slice.rings and self.tensors.params[name].dtype == dtype and text not in names
             if same and self.tensors.params[name].dims[1] == cols and text not in self.pairs.values():
                 self.pairs.setdefault(pointer, text)
                 return

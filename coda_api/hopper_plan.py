@@ -15,7 +15,6 @@ from coda_synth.coda_api.unit_text import itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
 _GROUPS = {"group_sum", "group_max", "group_min", "spread"}  # spelled only where a slice is exactly one group
-_REFUSED = {*_GROUPS, "accumulate"}
 
 
 class DoesNotFit(LoweringError):
@@ -30,7 +29,7 @@ class HopperPlan(KernelEmitter):
     warps = 8
 
     def _refuse(self) -> None:
-        refused = {v.word for v in walk(self.live)} & _REFUSED
+        refused = {v.word for v in walk(self.live)} & _GROUPS
         if self.geometry.half_group:
             refused -= _GROUPS
         if self.geometry.padding:
@@ -60,29 +59,28 @@ class HopperPlan(KernelEmitter):
         by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
         return itemsize(by_text[text].dtype)
 
-    def _budget(self, ahead: bool) -> None:
-        """Slots of the rings. Best is a slot for every slice, with outputs staged where a tile was read; then slots for
-        every slice and rings of their own for outputs; then fewer slots."""
-        free = SHARED_BYTES - self.schedule.operand_bytes()
-        load, slices = self._bytes(self.loads), self.geometry.slices
-        pairs = self.epilogue.pairs  # type: ignore[attr-defined]
-        own = {t: w for t, w in self.stores.items() if t not in pairs}
-        plans = [(slices, o, own) for o in (2, 1) if pairs] + [(slices, o, self.stores) for o in (2, 1)]
-        if not ahead:
-            plans += [(i, o, self.stores) for i in (2, 1) if i < slices for o in (2, 1)]
-        for in_slots, out_slots, stores in plans:
-            if in_slots * load + out_slots * self._bytes(stores) <= free:
-                self.in_slots, self.out_slots, self.pairs = (
-                    in_slots,
-                    out_slots,
-                    pairs if stores is own and pairs else {},
-                )
-                self.stores = stores
-                return
-        beside = self.schedule.operand_bytes()
-        raise DoesNotFit(
-            f"{load + self._bytes(own)} bytes of epilogue tiles do not fit beside {beside} bytes of operands"
-        )
+    def _budget(self, slots: int | None) -> None:
+        """Shares out what the operands leave: `slots` of the loader's rings, or one for every slice of a tile (None),
+        and rings for outputs. What is accumulated is staged where it was read; so may other outputs be that match a
+        tile which was read, where every slice has a slot of its own. Raises DoesNotFit."""
+        load, operands = self._bytes(self.loads), self.schedule.operand_bytes()
+        found: dict[str, str] = self.epilogue.pairs  # type: ignore[attr-defined]
+        added = {output: read for output, read in found.items() if output == read}
+        self.in_slots = slots or self.geometry.slices
+        for pairs in (found, added) if slots is None and found != added else (added,):
+            own = {t: w for t, w in self.stores.items() if t not in pairs}
+            for self.out_slots in (2, 1):
+                if operands + self.in_slots * load + self.out_slots * self._bytes(own) <= SHARED_BYTES:
+                    self.pairs, self.stores = pairs, own
+                    return
+        tiles = load + self._bytes(own)
+        raise DoesNotFit(f"{tiles} bytes of epilogue tiles do not fit beside {operands} bytes of operands")
+
+    @property
+    def _ahead(self) -> bool:
+        """Whether all slices of a tile have slots, so that the warp that brings the operands never waits with them for
+        an epilogue. Else another warp, the fetcher, brings the epilogue's tiles."""
+        return self.in_slots >= self.geometry.slices
 
     def _tiles(self, body: list[str], alternate: bool = False) -> list[str]:
         """The persistent loop; `alternate`: over every other tile of this program, from its WHICH-th on."""

@@ -191,12 +191,10 @@ def norm_epilogue(
 
 @gluon.jit
 def norm_loader(
-    dz, w, dz_stages, w_stages, full, empty, dres, dres_ring, x, x_ring, loaded, freed, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr,
+    dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -208,6 +206,18 @@ def norm_loader(
             tma_load(dz, [row, k], full.index(stage), dz_stages.index(stage))
             tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
+
+
+@gluon.jit
+def norm_fetcher(
+    dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    GROUP_M: gl.constexpr,
+):
+    slice_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         slot = slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 16384)
@@ -361,10 +371,11 @@ def norm(
     gl.warp_specialize(
         [
             (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, beta, mu, r, s1, s2, dx_out, y_out, dgamma_out, dbeta_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (norm_loader, (dz, w, dz_stages, w_stages, full, empty, dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (norm_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (norm_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1],
-        [24],
+        [1, 1],
+        [24, 24],
     )
 
 

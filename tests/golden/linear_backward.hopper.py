@@ -91,12 +91,6 @@ def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return group * GROUP_M + inside % height, inside // height
 
 
-@triton.jit
-def halves(x):
-    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
-    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
 @gluon.jit
 def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -104,6 +98,12 @@ def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     height = min(tiles_m - group * GROUP_M, GROUP_M)
     inside = tile % (GROUP_M * tiles_n)
     return group * GROUP_M + inside % height, inside // height
+
+
+@gluon.jit
+def halves_g(x):
+    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
+    return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
 
 
 @gluon.jit
@@ -199,31 +199,132 @@ def data(
     )
 
 
-@triton.jit
-def weights_epilogue(z, row, col, dw):
-    dw_tile = dw.load([row, col]).to(tl.float32)
+@gluon.jit
+def weights_epilogue(z, step, dw_ring, loaded, freed, WHICH: gl.constexpr, row, col, dw):
+    layout: gl.constexpr = z.type.layout
+    if step > 0:
+        tma.store_wait(0)
+        mbarrier.arrive(freed.index(WHICH * 1 + (step - 1) % 1), count=1)
+    slot = WHICH * 1 + step % 1
+    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
+    dw_tile = dw_ring.index(slot).load(layout).to(gl.float32)
     dw_2 = dw_tile + z
-    dw.store([row, col], dw_2.to(tl.float32))
+    dw_ring.index(slot).store(dw_2.to(gl.float32))
+    fence_async_shared()
+    tma_store(dw, [row, col], dw_ring.index(slot))
 
 
-@triton.jit
-def weights(
-    dy, x, dw, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+@gluon.jit
+def weights_loader(
+    dy, x, dy_stages, x_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
-    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            acc = tl.dot(dy.load([k, row]).T, x.load([k, col]), acc)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0, acc_64 = halves(acc_0_to_128)
-        acc_128, acc_192 = halves(acc_128_to_256)
-        weights_epilogue(acc_0, row, col, dw)
-        weights_epilogue(acc_64, row, col + 64, dw)
-        weights_epilogue(acc_128, row, col + 128, dw)
-        weights_epilogue(acc_192, row, col + 192, dw)
+            stage = step % STAGES
+            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            tma_load(dy, [k, row], full.index(stage), dy_stages.index(stage))
+            tma_load(x, [k, col], full.index(stage), x_stages.index(stage))
+            step += 1
+
+
+@gluon.jit
+def weights_fetcher(
+    dw, dw_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+):
+    turn_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        slice_step = turn_step // 2 * 2
+        slot = turn_step % 2 * 1 + slice_step % 1
+        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dw, [row, col], loaded.index(slot), dw_ring.index(slot))
+        slot = turn_step % 2 * 1 + (slice_step + 1) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dw, [row, (col + 64)], loaded.index(slot), dw_ring.index(slot))
+        turn_step += 1
+
+
+@gluon.jit
+def weights_consumer(
+    WHICH: gl.constexpr, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
+    zero_0, zero_64 = halves_g(zero)
+    layout: gl.constexpr = zero_0.type.layout
+    steps = gl.cdiv(K, BLOCK_K)
+    step, slice_step = WHICH * steps, 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        acc = warpgroup_mma(dy_stages.index(stage).permute((1, 0)), x_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        for k in range(1, steps):
+            stage = (step + k) % STAGES
+            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
+            acc = warpgroup_mma(dy_stages.index(stage).permute((1, 0)), x_stages.index(stage), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
+        step += 2 * steps
+        acc_0, acc_64 = halves_g(acc)
+        weights_epilogue(acc_0, slice_step, dw_ring, loaded, freed, WHICH, row, col, dw)
+        weights_epilogue(acc_64, slice_step + 1, dw_ring, loaded, freed, WHICH, row, col + 64, dw)
+        slice_step += 2
+    tma.store_wait(0)
+
+
+@gluon.jit
+def weights(
+    dy, x, dw, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 64, 128], dy.layout)
+    x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 128], x.layout)
+    dw_ring = gl.allocate_shared_memory(dw.dtype, [2, 128, 64], dw.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(loaded.index(i), count=1)
+        mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (weights_consumer, (0, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (1, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_loader, (dy, x, dy_stages, x_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (weights_fetcher, (dw, dw_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
+        ],
+        [4, 1, 1],
+        [240, 24, 24],
+    )
 
 
 @triton.jit
@@ -282,8 +383,9 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
             8, 5, 4, num_warps=4, num_stages=5,
         ),
         launched(
-            weights, programs(dy.device, F, 128, D, 256), described(dy, [64, 128]), described(x, [64, 256]),
-            described(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+            weights, programs(dy.device, F, 128, D, 128), described_g(dy, [64, 128], gl.bfloat16),
+            described_g(x, [64, 128], gl.bfloat16), described_g(dw, [128, 64], gl.float32), F, D, T, 128, 128, 64, 8,
+            5, 4, num_warps=4, num_stages=5,
         ),
         launched(
             columns, programs(dy.device, T, 32, F, 256), described(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8,

@@ -125,11 +125,10 @@ def gated_epilogue(
 
 @gluon.jit
 def gated_loader(
-    y, w, y_stages, w_stages, full, empty, x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -141,6 +140,18 @@ def gated_loader(
             tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
             tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
+
+
+@gluon.jit
+def gated_fetcher(
+    x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    GROUP_M: gl.constexpr,
+):
+    slice_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         slot = slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 32768)
@@ -237,10 +248,11 @@ def gated(
     gl.warp_specialize(
         [
             (gated_consumer, (y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (gated_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (gated_loader, (y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (gated_fetcher, (x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1],
-        [24],
+        [1, 1],
+        [24, 24],
     )
 
 
