@@ -36,12 +36,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor that the harness allocates, contiguous. outputs: the program outputs it is (usually one or none)."""
+    """A tensor that the harness allocates, contiguous. outputs: the program outputs it is (usually one or none). call,
+    value: whose result it holds, and which."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str  # a torch dtype's name
     outputs: tuple[str, ...] = ()
+    call: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)

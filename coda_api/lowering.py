@@ -65,7 +65,7 @@ def lower(
     return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes).run()
 
 
-_PARTS = ("epilogue", "loader", "fetcher", "consumer", "sums", "folds")  # what a unit's other functions are called
+_PARTS = ("epilogue", "loader", "consumer", "sums", "folds")  # what a unit's other functions are called
 
 
 def _tile_symbols(unit: Unit) -> frozenset[str]:
@@ -339,9 +339,8 @@ class _Lowering:
         ref = Ref(call=call.name, output=output)
         stored = self._of(ref)
         dtype = {"float8_e4m3": "float8_e4m3fn"}.get(stored.dtype, stored.dtype)
-        return Buffer(
-            stored.name, tuple(d.size(self.sizes) for d in stored.dims), dtype, tuple(self.outputs.get(ref, ()))
-        )
+        shape = tuple(d.size(self.sizes) for d in stored.dims)
+        return Buffer(stored.name, shape, dtype, tuple(self.outputs.get(ref, ())), call.name, output)
 
     def _read_inputs(self, calls: list[Call]) -> list[str]:
         """Program inputs that the calls' texts read, in the signature's order."""

@@ -25,6 +25,11 @@ class Guarded:
         end = self.band + self.tensor.numel() * self.tensor.element_size()
         return bool((self.storage[: self.band] == POISON).all() and (self.storage[end:] == POISON).all())
 
+    def unwritten(self) -> int:
+        """How many elements still are what `poison` left, or were made from such."""
+        bits = self.tensor.reshape(-1).view(_BITS[self.tensor.element_size()])
+        return int((bits == (POISON if bits.dtype == torch.uint8 else -1)).sum())
+
     def poison(self) -> None:
         self.storage.fill_(POISON)
 

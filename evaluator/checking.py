@@ -9,10 +9,11 @@ from typing import Any
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.channel import Message
-from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.child import Child, ChildCrashed, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Check, Verdict
-from coda_synth.evaluator.facts import Case, TaskFacts
-from coda_synth.evaluator.serial import to_data
+from coda_synth.evaluator.facts import Case, Fault, TaskFacts
+from coda_synth.evaluator.locating import guilty_call
+from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth.evaluator.trial import StageFailed, Trial, located
 
 ORACLE_S = 300.0
@@ -43,6 +44,14 @@ def long_cases(facts: TaskFacts, seed: int) -> list[Case]:
         Case("meaning", {**short, name: longest[name]}, seed + 200 + i, "normal", "reference")
         for i, name in enumerate(longer)
     ]
+
+
+def told(kind: Any, answer: Message, name: str) -> Any:
+    """A part of what a candidate's process answers; what has another form is no answer."""
+    try:
+        return from_data(kind, answer.data.get(name), name)
+    except (SerialError, TypeError, ValueError) as error:
+        raise ChildCrashed(f"its process gave an answer that is none: {error}") from error
 
 
 class Checker:
@@ -82,9 +91,9 @@ class Checker:
     def _hold(self, case: Case, answer: Message, start: float) -> None:
         """Holds an answer against the oracle."""
         judgement = self._decide(case, answer)
-        faults = tuple(map(str, answer.data.get("faults") or ()))
+        faults: tuple[Fault, ...] = told(tuple[Fault, ...] | None, answer, "faults") or ()
         ratio = float("inf") if faults else float(judgement["error_ratio"])
-        worst = faults[0] if faults else str(judgement["worst"])
+        worst = str(faults[0]) if faults else str(judgement["worst"])
         seconds = round(time.monotonic() - start, 3)
         form = str(answer.data.get("form", case.form))
         self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
@@ -99,11 +108,22 @@ class Checker:
         """The worker's answer; a program that has no meaning at the sizes of a check does not compute the task."""
         try:
             return worker.collect(self.limit_s)
+        except ChildFailure as error:
+            self._locate(worker, case, error)
+            raise
         except ChildRaised as error:
             if error.raised.kind != "DimSizeError":
+                self._locate(worker, case, error)
                 raise
             said = f"the program has no meaning at sizes that the task allows: {error.raised.message} ({case})"
             raise StageFailed(Verdict.INCORRECT, (Diagnostic("SizeNeeded", said),)) from error
+
+    def _locate(self, worker: Child, case: Case, error: ChildFailure | ChildRaised) -> None:
+        """Looks for the call at fault where the error names none: a device tells of a bad address too late for that,
+        and a dead process of nothing."""
+        launched = isinstance(error, ChildFailure) or "call" in error.raised.detail
+        if launched and error.call is None and case.form != "reference":
+            error.call = guilty_call(worker, self.run(case), self.limit_s)
 
     def run(self, case: Case) -> dict[str, object]:
         """What the candidate child needs to know to run a case."""
@@ -112,8 +132,8 @@ class Checker:
     def peers(self, worker: Child, case: Case) -> list[str]:
         """How the baselines themselves fare under the oracle, in words: a peer that cuts corners is no bar to clear."""
         answer = worker.request("peers", self.limit_s, self.run(case))
-        lines, start = list(answer.data["notes"]), 0
-        for name, heads in answer.data["peers"].items():
+        lines, start = list(told(list[str], answer, "notes")), 0
+        for name, heads in told(dict[str, list[Any]], answer, "peers").items():
             found = self._decide(case, Message({"tensors": heads}, answer.blobs[start : start + len(heads)]))
             start += len(heads)
             lines.append(f"the baseline {name} has {float(found['error_ratio']):.3g} of the allowed error")
@@ -122,7 +142,7 @@ class Checker:
     def check_timed(self, case: Case, answer: Message) -> None:
         """The outputs of timed runs on inputs that were never checked: the case's own rows in another order."""
         start = 0
-        for heads in answer.data["sets"]:
+        for heads in told(list[list[Any]], answer, "sets"):
             found = self._decide(case, Message({"tensors": heads}, answer.blobs[start : start + len(heads)]))
             start += len(heads)
             if not float(found["error_ratio"]) <= 1.0:
@@ -144,11 +164,12 @@ class Checker:
         return judgement
 
     def _words(
-        self, case: Case, faults: tuple[str, ...], worst: str, judgement: Mapping[str, Any]
+        self, case: Case, faults: tuple[Fault, ...], worst: str, judgement: Mapping[str, Any]
     ) -> tuple[Diagnostic, ...]:
         """Numbers that are wrong are told with the expressions that give them; the first is the finding's place."""
-        if faults:
-            return tuple(Diagnostic("MemoryFault", f"{fault} ({case})") for fault in faults)
+        told = tuple(self._fault(fault, case) for fault in faults)
+        if not all(fault.rule == "Unwritten" for fault in faults):
+            return told
         rule = "WrongMeaning" if case.stage == "meaning" else "WrongNumbers"
         said = "; ".join(judgement["findings"][:4]) or worst
         drawn = f"\n{judgement['picture']}" if judgement["picture"] else ""
@@ -156,7 +177,14 @@ class Checker:
         places = self.trial.output_places
         for output in reversed([name for name in judgement["outputs"] if name in places][:4]):
             found = located(found, places[output], f"{output} is of {places[output]}")
-        return (found,)
+        return (found, *told)
+
+    def _fault(self, fault: Fault, case: Case) -> Diagnostic:
+        """With the line of the value that was stored, or else of the call."""
+        found = Diagnostic("MemoryFault", f"{fault} ({case})")
+        places = self.trial.call_places
+        place = places.get(f"{fault.call}.{fault.value}") or places.get(fault.call)
+        return located(found, place, f"it is of {place}") if place else found
 
     def _task(self) -> dict[str, str]:
         return {"task": self.trial.facts.name, "dtype": self.trial.facts.signature.dtype}

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -50,11 +51,13 @@ class JudgeError(Exception):
 
 
 class ChildFailure(Exception):
-    """The child is gone; the message says why, `tail` is the end of what it printed."""
+    """The child is gone; the message says why, `tail` is the end of what it printed. call: the program's call that was
+    found to be at fault, if one was."""
 
     def __init__(self, message: str, tail: str = "") -> None:
         super().__init__(message)
         self.tail = tail
+        self.call: str | None = None
 
 
 class ChildTimeout(ChildFailure):
@@ -66,11 +69,13 @@ class ChildCrashed(ChildFailure):
 
 
 class ChildRaised(Exception):
-    """The child lives, and its handler raised: an answer, for the stage to judge."""
+    """The child lives, and its handler raised: an answer, for the stage to judge. call: the program's call whose code
+    it was, if that is known."""
 
     def __init__(self, raised: Raised) -> None:
         super().__init__(f"{raised.kind}: {raised.message}")
         self.raised = raised
+        self.call: str | None = str(raised.detail.get("call") or "") or None
 
 
 class Child:
@@ -125,7 +130,7 @@ class Child:
             raise ChildRaised(Raised(**answer.data["raised"]))
         for step, spent in _stages(answer).items():
             self.stages[step] = self.stages.get(step, 0.0) + spent
-        return answer
+        return replace(answer, data={name: value for name, value in answer.data.items() if name != "stages"})
 
     def forget(self, seconds: float) -> None:
         """Waits for an answer that nobody wants any more, so that whoever asks next does not; what becomes of the

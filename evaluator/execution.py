@@ -12,6 +12,7 @@ import torch
 from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.generated import Generated
 from coda_synth.evaluator.buffers import Guarded, fingerprint, guarded, guarded_copy
+from coda_synth.evaluator.facts import Fault
 from coda_synth.evaluator.inputs import Inputs
 
 _SMALL = 256  # elements of all outputs: what the interpreter can afford to run twice
@@ -43,6 +44,12 @@ class Bound:
         overwritten = self.generated.in_place.items()
         return found | {out: self.inputs[name].tensor for name, outs in overwritten for out in outs}
 
+    def reset(self) -> None:
+        """As before the first run: buffers are poisoned, in-place inputs have their values."""
+        for buffer in self.buffers.values():
+            buffer.poison()
+        self.restore()
+
     def restore(self) -> None:
         """Undoes what a launch did to its in-place inputs."""
         for name, value in self.kept.items():
@@ -66,26 +73,38 @@ def bind(generated: Generated, inputs: Inputs, device: str) -> Bound:
     return Bound(generated, module, tensors, made, {n: float(v) for n, v in read.items() if n not in tensors}, kept)
 
 
-def run_checked(bound: Bound) -> list[str]:
+def run_checked(bound: Bound) -> list[Fault]:
     """One run from poisoned buffers, and more that must give the same bits: on a GPU always, in the interpreter where
-    the outputs are small. Returns the faults in words; the outputs stay in the buffers."""
+    the outputs are small. Returns the faults; the outputs stay in the buffers."""
     read = {name: g for name, g in bound.inputs.items() if name not in bound.kept}
     written = {**bound.buffers, **{name: bound.inputs[name] for name in bound.kept}}
     before = {name: fingerprint(g.tensor) for name, g in read.items()}
     first = rerun(bound)
-    faults = [f"it writes outside its buffer {name!r}" for name, g in written.items() if not g.intact()]
-    faults += [f"it changes its input {name!r}" for name, g in read.items() if fingerprint(g.tensor) != before[name]]
+    outside = (name for name, g in written.items() if not g.intact())
+    changed = (name for name, g in read.items() if fingerprint(g.tensor) != before[name])
+    faults = [Fault("WritesOutside", f"it writes outside its buffer {name!r}", name) for name in outside]
+    faults += [Fault("ChangesInput", f"it changes its input {name!r}", name) for name in changed]
     for _ in range(0 if faults else _more_runs(bound)):
         if unlike := [n for n, bits in rerun(bound).items() if bits != first[n]]:
-            return [f"two runs on the same input give different bits in {', '.join(unlike)}"]
-    return faults
+            return [Fault("NotDeterministic", f"two runs on the same input give different bits in {', '.join(unlike)}")]
+    return faults or unwritten(bound)
+
+
+def unwritten(bound: Bound) -> list[Fault]:
+    """Outputs in which something is that no value of the program can be: memory that nobody wrote."""
+    found = []
+    for buffer in bound.generated.buffers:
+        holder = bound.buffers[buffer.name]
+        if buffer.outputs and (count := holder.unwritten()):
+            said = f"{count:,} of {holder.tensor.numel():,} elements of its output {', '.join(buffer.outputs)!r}"
+            said += " are what nobody wrote: never stored, or made from memory that holds no value"
+            found.append(Fault("Unwritten", said, buffer.name, buffer.call, buffer.value))
+    return found
 
 
 def rerun(bound: Bound) -> dict[str, int]:
     """One run from poisoned buffers; the fingerprints of its outputs."""
-    for buffer in bound.buffers.values():
-        buffer.poison()
-    bound.restore()
+    bound.reset()
     bound.launch()
     if _on_gpu(bound):
         torch.cuda.synchronize()

@@ -52,6 +52,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """What a run did to the judge's memory, in words. tensor: where it shows. call, value: whose launch it was, and the
+    value that was stored, as far as that is known."""
+
+    rule: str  # "WritesOutside", "ChangesInput", "Unwritten", "NotDeterministic"
+    words: str
+    tensor: str = ""
+    call: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong with a task. rule: as one word. message: where, with the figures that show it."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
-from coda_synth.evaluator.checking import Checker
+from coda_synth.evaluator.checking import Checker, told
 from coda_synth.evaluator.child import ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
@@ -42,7 +42,7 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
         case = _full_case(trial, trial.facts.time_shapes[label], index)
         with trial.entering("device"):
             checker.expect([case])
-            bits = checker.check(judge.gpu, case).data["bits"]
+            bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
         if measure:
             with trial.entering("measure"):
                 _measure(judge, checker, label, case, bits)
@@ -114,7 +114,7 @@ def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[
         asked = {**checker.run(case), "seconds": judge.limits.race_s}
         answer = judge.gpu.request("measure", judge.limits.measure_s, asked)
         taken_apart = _parts(judge, checker, label, case)
-    found = from_data(Measured, answer.data["measured"])
+    found: Measured = told(Measured, answer, "measured")
     if said := unlike(found, bits):
         raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", f"{said} ({case})"),))
     checker.check_timed(case, answer)

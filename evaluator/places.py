@@ -21,8 +21,12 @@ def output_places(program: Program) -> dict[str, Place]:
 
 
 def call_places(program: Program) -> dict[str, Place]:
-    """By call that does something; where it returns several values, the first one's."""
-    return {call.name: _place(call, program.live_outputs(call)[0]) for call in program.live_calls()}
+    """By call that does something: the first value that it returns; and each one's by "call.value"."""
+    calls = program.live_calls()
+    first = {call.name: _place(call, program.live_outputs(call)[0]) for call in calls}
+    return first | {
+        f"{call.name}.{value}": _place(call, value) for call in calls for value in program.live_outputs(call)
+    }
 
 
 def _place(call: Call, output: str) -> Place:

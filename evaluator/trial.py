@@ -62,7 +62,8 @@ class Trial:
     def failed(self, error: Exception) -> Evaluation:
         """The one place where what a stage raised becomes a verdict."""
         verdict, diagnostics = _verdict_of(error, self.stage)
-        if isinstance(error, ChildRaised) and (place := self.call_places.get(str(error.raised.detail.get("call")))):
+        call = error.call if isinstance(error, (ChildRaised, ChildFailure)) else None
+        if call and (place := self.call_places.get(call)):
             diagnostics = (located(diagnostics[0], place, f"it is of {place}"),)
         return self._evaluation(verdict, (*diagnostics, *self.diagnostics))
 

@@ -35,6 +35,7 @@ from coda_synth.evaluator.places import raised_in
 from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.race import Clock, WallClock
 from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.stepping import run_only, traced
 from coda_synth.evaluator.stopwatch import spend, stage
 from coda_synth.evaluator.tensors import pack
 from coda_synth.evaluator.timing import DeviceClock
@@ -111,16 +112,32 @@ def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:
 
 def _execute(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """One case through the generated code: the outputs, and the faults that the judge's memory shows."""
-    bound, _ = _in_place(data)
+    bound, inputs = _in_place(data)
     try:
         with stage("run"):
             faults = run_checked(bound)
     except Exception as error:  # told with the call whose code it was
         call = raised_in(bound.generated, str(bound.module.__file__), error)
+        _bound.cache_clear()  # whatever is left of it
         raise Answerable(str(error), {"call": call}) from error
+    if faults:  # its memory is spoilt
+        faults = traced(bind(bound.generated, inputs, DEVICE), faults)
+        _bound.cache_clear()
     bits = {name: fingerprint(value) for name, value in bound.outputs().items()}
     answer = _outputs(bound.outputs(), from_data(Case, data["case"]), from_data(TaskFacts, data["facts"]))
-    return Message({**answer.data, "faults": faults, "form": bound.generated.form, "bits": bits}, answer.blobs)
+    return Message({**answer.data, "faults": to_data(faults), "form": bound.generated.form, "bits": bits}, answer.blobs)
+
+
+def _steps(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """The calls of a case's launches, in order; everything is in place for the first one."""
+    bound, _ = _in_place(data)
+    return Message({"calls": [launch.call for launch in bound.generated.launches]})
+
+
+def _step(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """One launch of a case, after those before it."""
+    run_only(_in_place(data)[0], data["number"])
+    return Message({})
 
 
 def _outputs(outputs: Mapping[str, torch.Tensor], case: Case, facts: TaskFacts) -> Message:
@@ -210,6 +227,7 @@ def hello() -> Mapping[str, Any]:
 
 
 HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure, "parts": _parts}
+HANDLERS |= {"steps": _steps, "step": _step}
 
 if __name__ == "__main__":
     serve(HANDLERS, hello=hello)

@@ -181,6 +181,79 @@ def launch(**t):
     answer = channel.Message(made, (), frame.f_locals["request"].tag)
     channel._send(int(sys.argv[2]), answer, frame.f_locals["nonce"])
 """,
+    "segfault in the second kernel": """
+import ctypes
+class Faulty:
+    def __getitem__(self, grid): ctypes.string_at(0)
+rms = Faulty()
+""",
+    "hangs in the second kernel": """
+class Faulty:
+    def __getitem__(self, grid):
+        while True: pass
+rms = Faulty()
+""",
+    "an error that comes late, as a GPU tells of a bad address": """
+honest, bad = launch, []
+class Faulty:
+    def __getitem__(self, grid): return lambda *given, **options: bad.append(grid)
+rms = Faulty()
+def launch(**t):
+    honest(**t)
+    if bad:
+        raise RuntimeError("an illegal memory access was encountered")
+""",
+    "the second kernel writes before its buffer": """
+import torch
+honest = rms
+class Faulty:
+    def __getitem__(self, grid):
+        def run(*given, **options):
+            honest[grid](*given, **options)
+            out = given[2]
+            torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).fill_(0)
+        return run
+rms = Faulty()
+""",
+    "the second kernel writes into the first one's buffer's end": """
+import torch
+honest = rms
+class Faulty:
+    def __getitem__(self, grid):
+        def run(*given, **options):
+            honest[grid](*given, **options)
+            a = given[0]
+            torch.as_strided(a, (1,), (1,), a.storage_offset() + a.numel()).fill_(0)
+        return run
+rms = Faulty()
+""",
+    "the second kernel stores nothing": """
+class Faulty:
+    def __getitem__(self, grid): return lambda *given, **options: None
+rms = Faulty()
+""",
+    "the third kernel changes an input": """
+honest = gate_up
+class Faulty:
+    def __getitem__(self, grid):
+        def run(*given, **options):
+            honest[grid](*given, **options)
+            inner = given[1]
+            getattr(inner, "base", inner).zero_()
+        return run
+gate_up = Faulty()
+""",
+    "faults that are none": """
+import sys
+from coda_synth.evaluator import channel
+def launch(**t):
+    frame = sys._getframe()
+    while "request" not in frame.f_locals or "nonce" not in frame.f_locals:
+        frame = frame.f_back
+    made = {"tensors": [], "faults": 7}
+    answer = channel.Message(made, (), frame.f_locals["request"].tag)
+    channel._send(int(sys.argv[2]), answer, frame.f_locals["nonce"])
+""",
     "forges tensors that are none": """
 import sys
 from coda_synth.evaluator import channel

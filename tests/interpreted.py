@@ -45,7 +45,7 @@ def results(name: str) -> dict[str, list[str | float]]:
         bound = bind(generated, inputs, "cpu")
         faults = run_checked(bound)
         judged = judge_outputs(bounds(spec, inputs, torch.bfloat16, 7), bound.outputs())
-        found[f"{form} {tuple(sizes.values())}"] = [judged.error_ratio, judged.worst, *faults]
+        found[f"{form} {tuple(sizes.values())}"] = [judged.error_ratio, judged.worst, *map(str, faults)]
     return found
 
 

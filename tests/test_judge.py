@@ -42,6 +42,7 @@ def test_the_worked_candidates_pass(judge, task):
         ("meaning", "reference"),
         ("interpreter", "descriptor"),
         ("interpreter", "pointer"),
+        ("interpreter", "hopper"),
     }
     assert all(r.spill_bytes == 0 for r in evaluation.resources)
     assert evaluation.timings == () and len(evaluation.modelled) == 3 and "waves" in evaluation.profile[0]

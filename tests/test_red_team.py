@@ -188,6 +188,7 @@ CAUGHT: dict[tuple[int, str], tuple[Verdict, str]] = {
     (43, "closes the channel"): (CRASHED, "closed the channel"),
     (43, "forges an answer"): (INCORRECT, "out is missing"),
     (43, "forges tensors that are none"): (INCORRECT, "no tensors"),
+    (43, "faults that are none"): (CRASHED, "an answer that is none"),
     (43, "claims an endless answer"): (CRASHED, "nonce"),
     (58, "hangs"): (Verdict.TIMEOUT, "within the limit"),
     (59, "segfault"): (CRASHED, "SIGSEGV"),
@@ -223,6 +224,33 @@ def test_caught(judge: Judge, entry: int, attack: str) -> None:
     said = " ".join(d.message for d in found.diagnostics)
     assert found.verdict is verdict and re.search(words, said), (found.verdict, said)
     assert found.timings == ()
+
+
+# In a program of three launches: the verdict, the reason's words, and the call at fault.
+LOCATED: dict[str, tuple[Verdict, str, str]] = {
+    "segfault in the second kernel": (CRASHED, "SIGSEGV", "r"),
+    "hangs in the second kernel": (Verdict.TIMEOUT, "within the limit", "r"),
+    "an error that comes late, as a GPU tells of a bad address": (Verdict.RUNTIME_ERROR, "illegal memory", "r"),
+    "the second kernel writes before its buffer": (INCORRECT, "outside its buffer 'r_rstd'", "r"),
+    "the second kernel writes into the first one's buffer's end": (INCORRECT, "outside its buffer 'a_ssq'", "r"),
+    "the second kernel stores nothing": (INCORRECT, "what nobody wrote", "b"),  # where it comes to light
+    "the third kernel changes an input": (INCORRECT, "changes its input", "b"),
+}
+
+
+@pytest.mark.parametrize("attack", [pytest.param(a, marks=[pytest.mark.slow] * a.startswith("hangs")) for a in LOCATED])
+def test_59_the_call_at_fault_is_named_with_its_line(judge: Judge, attack: str) -> None:
+    verdict, words, call = LOCATED[attack]
+    name = "residual_rmsnorm_swiglu"
+    found = attacked(judge, attack, name)
+    told = next((d for d in found.diagnostics if re.search(words, d.message)), None)
+    assert found.verdict is verdict and told, found.diagnostics
+    assert f"of the call {call} in line" in told.message, told.message
+    text = worked_candidate(name)
+    source = f'"""attack: {attack}"""{text[text.index(chr(34) * 3, 3) + 3 :]}'.splitlines()
+    unit = {"r": "rms", "b": "gate_up"}[call]
+    above = [line for line in source[: told.line] if line.startswith("def ")]
+    assert above[-1].startswith(f"def {unit}(") and source[told.line - 1][told.column - 1].isalpha()
 
 
 @pytest.mark.parametrize("attack", ["forges an answer", "segfault", "floods stdout without end", "zeroes its inputs"])
@@ -262,7 +290,7 @@ def _processes(word: str) -> set[int]:
 
 
 def test_every_attack_on_the_lowering_is_tried() -> None:
-    elsewhere = {"floods stdout", "a grandchild in a session of its own"}
+    elsewhere = {"floods stdout", "a grandchild in a session of its own", *LOCATED}
     assert {attack for _, attack in CAUGHT} | elsewhere == set(ATTACKS)
 
 

@@ -36,7 +36,8 @@ def splitmix64(key: int, count: int) -> np.ndarray:
 def test_a_large_draw_is_what_another_implementation_makes_of_key_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "_CHUNK", 1000)  # so that it is put together from parts
     words, key = splitmix64(1234567, 5000), 1234567
-    assert torch.equal(drawing.uniform((5000,), key, "cpu"), torch.tensor((words >> 40) * 2.0**-24, dtype=torch.float32))
+    even = torch.tensor((words >> 40) * 2.0**-24, dtype=torch.float32)
+    assert torch.equal(drawing.uniform((5000,), key, "cpu"), even)
     whole = torch.tensor((words >> 32 & 0x7FFFFFFF).astype(np.int64) % 7 - 3).view(50, 100)
     assert torch.equal(drawing.integers(-3, 4, (50, 100), key, "cpu"), whole)
     knots = drawing._normal_knots().numpy()

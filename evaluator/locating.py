@@ -1,0 +1,31 @@
+"""Finds the call at fault where a process died, hung or met an error of its device: by running launch after launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised
+
+STEP_S = 20.0  # for one launch, which takes far less unless it hangs
+
+
+def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str | None:
+    """The call whose launch fails when a case runs again in a fresh process, one launch a question. None where it
+    fails before the first launch, or not this time. asked: what names the case. Leaves no spoilt process behind."""
+    seconds = min(limit_s, STEP_S)
+    worker.close()
+    try:
+        calls = [str(call) for call in worker.request("steps", seconds, asked).data["calls"]]
+    except (ChildFailure, ChildRaised):
+        worker.close()
+        return None
+    if len(calls) == 1:  # nothing else can have failed
+        return calls[0]
+    for number, call in enumerate(calls):
+        try:
+            worker.request("step", seconds, {**asked, "number": number})
+        except (ChildFailure, ChildRaised):
+            worker.close()
+            return call
+    return None
