@@ -65,7 +65,7 @@ def lower(
     return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes).run()
 
 
-_PARTS = ("epilogue", "loader", "consumer", "sums", "folds")  # what a unit's other functions are called
+_PARTS = ("epilogue", "loader", "fetcher", "consumer", "sums", "folds")  # what a unit's other functions are called
 
 
 def _tile_symbols(unit: Unit) -> frozenset[str]:
