@@ -272,7 +272,7 @@ def _lessons(commands: argparse._SubParsersAction) -> None:  # type: ignore[type
     )
     parser.add_argument("--task", help="only this task's")
     parser.add_argument("--drop", nargs="+", metavar="ID", help="forget these")
-    parser.add_argument("--keep", type=int, metavar="N", help="forget all but the N largest effects")
+    parser.add_argument("--keep", type=int, metavar="N", help="forget all but the N largest effects (of --task)")
     _runs_option(parser)
 
 

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
 from coda_synth.agent.cli_found import note
 
+if TYPE_CHECKING:
+    from coda_synth.agent.lessons import Lesson
+
 
 def lessons(args: argparse.Namespace) -> Exit:
-    """Prints the lessons, the largest effects first, after forgetting those that were named."""
+    """Prints the lessons, the largest effects first, after forgetting those that were named or, of one task or all, are
+    not among the largest."""
     from coda_synth.agent.cli_tasks import known_task
     from coda_synth.agent.cli_view import console, print_json, table
-    from coda_synth.agent.lessons import LessonsError, damaged, load, save
+    from coda_synth.agent.lessons import LessonsError, damaged
 
     task, root = known_task(args.task) if args.task else None, Path(config.of(args).runs)
     try:
-        known = load(root)
-        unknown = sorted(set(args.drop or ()) - {lesson.id for lesson in known})
-        if unknown:
-            raise Failure(f"there is no lesson {unknown[0]!r}; `coda-synth lessons` lists their ids")
-        kept = tuple(lesson for lesson in known if lesson.id not in (args.drop or ()))
-        order = sorted(kept, key=lambda x: -abs(x.before - x.after) / x.before)
-        if args.keep is not None:
-            if args.keep < 0:
-                raise Failure(f"--keep {args.keep}: it must be 0 or more")
-            order = order[: args.keep]
-            kept = tuple(lesson for lesson in kept if lesson in order)
-        if kept != known:
-            save(root, kept)
+        shown = _pruned(args, task, root)
         note(damaged(root))
     except LessonsError as error:
         raise Failure(str(error), Exit.ENVIRONMENT) from None
-    shown = [lesson for lesson in order if task in (None, lesson.task)]
     if args.json:
         print_json([{"id": x.id, "gain": x.gain, "lesson": x} for x in shown])
     elif not shown:
@@ -45,3 +38,23 @@ def lessons(args: argparse.Namespace) -> Exit:
         ]
         console().print(table(("id", "gain", "change", "task", "where", "run/step"), rows, right=("gain",)))
     return Exit.OK
+
+
+def _pruned(args: argparse.Namespace, task: str | None, root: Path) -> list[Lesson]:
+    """Those that stay, of the task or of all; raises Failure and LessonsError."""
+    from coda_synth.agent.lessons import load, save
+    from coda_synth.runs import files
+
+    if args.keep is not None and args.keep < 0:
+        raise Failure(f"--keep {args.keep}: it must be 0 or more")
+    with files.alone(root) if root.is_dir() else nullcontext():
+        known = load(root)
+        unknown = sorted(set(args.drop or ()) - {lesson.id for lesson in known})
+        if unknown:
+            raise Failure(f"there is no lesson {unknown[0]!r}; `coda-synth lessons` lists their ids")
+        asked = [x for x in known if task in (None, x.task) and x.id not in (args.drop or ())]
+        order = sorted(asked, key=lambda x: -abs(x.before - x.after) / x.before)[: args.keep]
+        forgotten = {x.id for x in asked if x not in order} | set(args.drop or ())
+        if forgotten:
+            save(root, [x for x in known if x.id not in forgotten])
+    return order

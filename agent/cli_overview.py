@@ -43,7 +43,7 @@ class Overview:
         """The runs at work before those that have ended, as many as there is room for."""
         working, ended = self._at_work, self._ended
         rows = [_row(label, view, "\n".join(view.in_hand())) for label, view in working.items()]
-        rows += [_row(label, view, f"ended: {why}") for label, (view, why) in reversed(ended.items())]
+        rows += [_row(label, view, f"ended: {why}") for label, (view, why) in reversed(tuple(ended.items()))]
         shown = rows[: max(1, height - _AROUND)]
         said = f"{len(working)} at work, {len(ended)} ended, {self._count - len(working) - len(ended)} to come"
         hidden = f" ({len(rows) - len(shown)} not shown)" if len(shown) < len(rows) else ""

@@ -30,19 +30,33 @@ def show(args: argparse.Namespace) -> Exit:
     folder = Path(config.of(args).runs) / record.run.id
     if args.json:
         data = {"report": found, "attempts": record.attempts, "folder": str(folder)}
-        print_json({**data, "note": record.note, "ended": _ended(record)})
+        print_json({**data, "note": record.note, "ended": _ended(args, record)})
     else:
-        remarks = [f"Note:    {record.note}" if record.note else "", f"Ended:   {_ended(record)}"]
+        remarks = [f"Note:    {record.note}" if record.note else "", f"Ended:   {_ended(args, record)}"]
         stop = record.end.stop if record.end else Stop.INTERRUPTED
         print_run(console(), found, folder, runs_option(args), "\n".join(filter(None, remarks)), stop)
     return Exit.OK
 
 
-def _ended(record: Record) -> str:
-    """A run that no session has ended is at work now, or was killed."""
-    if record.end is not None:
-        return record.end.reason
-    return f"not yet, or its process was killed; `coda-synth resume {record.run.id}` goes on with it"
+def _ended(args: argparse.Namespace, record: Record) -> str:
+    """A run that no session has ended is at work now, or was killed. Where a reply belongs is said of this record,
+    which may have been copied since."""
+    from coda_synth.agent.budget import Stop
+    from coda_synth.agent.exchange import NAMES, Awaited
+    from coda_synth.runs.store import place_after, step_name
+
+    store, run_id = store_of(args), record.run.id
+    if record.end is None:
+        worker = store.worked_on(run_id)
+        return f"not yet: {worker} works on it" if worker else _killed(run_id)
+    if record.end.stop == Stop.WAITING:
+        step = store.root / run_id / step_name(place_after(record.attempts))
+        return f"{record.end.stop}: {Awaited(step / NAMES[0])}"
+    return record.end.reason
+
+
+def _killed(run_id: str) -> str:
+    return f"its process was killed; `coda-synth resume {run_id}` goes on with it"
 
 
 def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
@@ -60,9 +74,10 @@ def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
     screen = console()
     for name, said in asked.items():
         screen.print(f"=== {name}\n{said}\n", markup=False, soft_wrap=True)
-    text = attempt.candidate.source if attempt.candidate else attempt.reply
+    text = attempt.candidate.source if attempt.candidate else "" if "reply" in asked else attempt.reply
     screen.print(f"step {attempt.step}: {attempt.outcome}. {attempt.note}", markup=False)
-    screen.print(text, markup=False, soft_wrap=True)
+    if text:
+        screen.print(text, markup=False, soft_wrap=True)
     if attempt.evaluation:
         for part in report(attempt.evaluation, text, "candidate"):
             screen.print(part)

@@ -92,18 +92,20 @@ def _resumed(args: argparse.Namespace, store: Store) -> tuple[str, ...]:
     if args.waiting and args.run:
         raise Failure("--waiting is every run that waits for a reply; name runs or say --waiting, not both")
     if args.waiting:
-        return tuple(record.run.id for record in every_run(args) if _waits(record))
+        return tuple(record.run.id for record in every_run(args) if _waits(store, record))
     if not args.run:
         return (one_run(args, "latest").run.id,)
     return tuple(dict.fromkeys(store.resolve(name) for name in args.run))
 
 
-def _waits(record: Record) -> bool:
-    """For a reply; also where the one that lies there could not be read."""
-    from coda_synth.agent.budget import Stop
+def _waits(store: Store, record: Record) -> bool:
+    """For a reply: whether it stopped for that, or was interrupted or killed while it waited, or could not read the one
+    that lies there."""
+    from coda_synth.agent.budget import UNFINISHED, Stop
 
-    stop = record.end.stop if record.end else ""
-    return stop == Stop.WAITING or (stop == Stop.BROKE_OFF and record.run.provider == "exchange")
+    if record.run.provider != "exchange":
+        return record.end is not None and record.end.stop == Stop.WAITING
+    return record.end.stop in UNFINISHED if record.end else not store.worked_on(record.run.id)
 
 
 def _names(args: argparse.Namespace) -> tuple[str, ...]:

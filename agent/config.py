@@ -102,7 +102,8 @@ def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
     given = {name: value for name in NAMES if (value := getattr(args, name, None)) is not None}
     chosen = {name: _typed(name, value, "the run's settings") for name, value in begun.items()}
     chosen |= {name: _typed(name, value, "the command line") for name, value in given.items()}
-    return replace(Config(), **{**chosen, **{name: getattr(here, name) for name in OF_THE_COMMAND}})  # type: ignore[arg-type]
+    chosen |= {name: getattr(here, name) for name in OF_THE_COMMAND}
+    return replace(Config(), **chosen)  # type: ignore[arg-type]
 
 
 def of(args: argparse.Namespace) -> Config:

@@ -56,13 +56,15 @@ class Turns:
     def in_turn(self, ask: Callable[[], T]) -> T:
         """What `ask` gives or raises, called on the main thread after what was asked earlier; KeyboardInterrupt where
         Ctrl-C came first."""
-        return self._waited(lambda answer: self._questions.put(lambda: _answer(answer, ask)))
+        found: T = self._waited(lambda answer: self._questions.put(lambda: _answer(answer, ask)))
+        return found
 
     def aside(self, ask: Callable[[], T]) -> T:
         """Likewise, called in a thread that is left behind where Ctrl-C comes first."""
-        return self._waited(
+        found: T = self._waited(
             lambda answer: threading.Thread(target=_answer, args=(answer, ask), name="author", daemon=True).start()
         )
+        return found
 
     def _waited(self, begin: Callable[[_Answer], None]) -> Any:
         answer: _Answer = SimpleQueue()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 LOCK = "lock"
+_NAMELESS = "a process that has not said its name"
 
 
 class Held(Exception):
@@ -111,6 +112,19 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder(folder: Path) -> str:
+    """Who holds the folder's lock now, "" if nobody does; changes nothing."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return ""
+    except BlockingIOError:
+        said = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+        return said or _NAMELESS
+    except OSError:  # there is no such file, or there are no locks
+        return ""
+
+
 def lock(folder: Path) -> IO[str]:
     """The folder's lock, held until the file is closed or its process ends, however it ends; raises Held.
 
@@ -121,7 +135,7 @@ def lock(folder: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().strip() or "a process that has not said its name"
+        holder = file.read().strip() or _NAMELESS
         file.close()
         raise Held(holder) from None
     except OSError:  # a file system without locks: better no lock than no run

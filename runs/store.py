@@ -234,6 +234,10 @@ class Store:
         except OSError as error:
             raise _cannot("read", self.root, error) from error
 
+    def worked_on(self, run_id: str) -> str:
+        """Which process works on it now; "" if none does."""
+        return files.holder(self.root / run_id)
+
     def newest_first(self) -> tuple[str, ...]:
         """Every run; those that began in the same second by the time of their heads, for ids tell seconds only."""
         order = sorted(self.ids(), key=lambda i: (i[:15], (self.root / i / HEAD).stat().st_mtime_ns), reverse=True)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from coda_synth.agent.cli import main
+from coda_synth.agent.lessons import Lesson, load, save
+from coda_synth.runs.store import Store
 
 RUN = ("synth", "linear_residual", "linear_rope", "--provider", "exchange", "--no-wait")
 
@@ -60,6 +65,49 @@ def test_the_others_that_wait_go_on(damaged: tuple[Path, Path], capsys: pytest.C
     assert main(["resume", bad.name, good.name]) == 4
     out, err = capsys.readouterr()
     assert "run.json is not JSON" in err and "broke off" in out and "waiting for a reply" in out
+
+
+def test_who_was_killed_while_it_waited_waits_still_and_who_is_at_work_does_not(
+    damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, _ = damaged
+    (good / "end.json").unlink()
+    assert main(["show", good.name]) == 0 and "Ended:   its process was killed" in capsys.readouterr().out
+    with closing(Store(good.parent).open(good.name)) as writer:
+        assert writer.run.id == good.name
+        assert main(["resume", "--waiting"]) == 0 and "no run waits for a reply" in capsys.readouterr().out
+        assert main(["show", good.name]) == 0
+        assert f"Ended:   not yet: process {os.getpid()} on " in capsys.readouterr().out
+    assert main(["resume", "--waiting"]) == 4
+    (good / "end.json").write_text((good / "end.json").read_text().replace("waiting for a reply", "interrupted"))
+    assert main(["resume", "--waiting"]) == 4
+
+
+def test_where_a_reply_belongs_is_said_of_the_copy(
+    damaged: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, _ = damaged
+    shutil.copytree(good, tmp_path / "elsewhere" / good.name)
+    assert main(["show", "--runs", "elsewhere"]) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Ended:"))
+    assert said.endswith(f"put the reply into elsewhere/{good.name}/steps/001/reply.md") and "runs/" not in said
+
+
+def test_lessons_are_pruned_of_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    known = [
+        Lesson(task, "H200", "s", f"change {gain}", 4.0, 4.0 / gain, "run", i)
+        for i, (task, gain) in enumerate([("linear_rope", 2), ("linear_rope", 3), ("linear_residual", 1.5)])
+    ]
+    save(tmp_path / "runs", known)
+    assert main(["lessons", "--task", "linear_rope", "--keep", "1"]) == 0
+    assert "change 3" in capsys.readouterr().out
+    assert load(tmp_path / "runs") == (known[1], known[2])  # the other task's stays, small as it is
+    assert main(["lessons", "--drop", known[2].id]) == 0 and load(tmp_path / "runs") == (known[1],)
+    assert main(["lessons", "--keep", "0"]) == 0 and load(tmp_path / "runs") == ()
 
 
 def test_one_that_is_named_is_an_error(damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
