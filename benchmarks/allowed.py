@@ -45,7 +45,7 @@ def judged(name: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     ours = judge_outputs(allowed, bound.outputs())
     with torch.enable_grad():
         eager = judge_outputs(allowed, {n: v.detach().contiguous() for n, v in spec.reference(**inputs).items()})
-    ratio, worst = (float("inf"), faults[0]) if faults else (ours.error_ratio, ours.worst)
+    ratio, worst = (float("inf"), str(faults[0])) if faults else (ours.error_ratio, ours.worst)
     return {"task": name, "form": made.form, "ratio": ratio, "worst": worst, "eager": eager.error_ratio}
 
 

@@ -134,10 +134,10 @@ def _without_graph(function: Callable[..., Tensors], inputs: Mapping[str, Any]) 
         return function(**inputs)
 
 
-def lowered(spec: TaskSpec, sizes: Mapping[str, int], device: str, tiny: bool) -> Generated:
-    """The worked candidate for this device: default schedules, small ones in the interpreter."""
+def lowered(spec: TaskSpec, sizes: Mapping[str, int], device: str, tiny: bool, text: str | None = None) -> Generated:
+    """A candidate, the worked one by default, for this device: default schedules, small ones in the interpreter."""
     sig = signature(spec)
-    program = read(worked_candidate(spec.name), sig)
+    program = read(worked_candidate(spec.name) if text is None else text, sig)
     if device == "cuda":
         return lower(program, sig, sizes, hopper=torch.cuda.get_device_capability() == (9, 0))
     calls = [call for call in program.calls if isinstance(call.unit, Kernel)] if tiny else []
@@ -180,6 +180,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
+@functools.cache
 def clock_of(device: str) -> Clock:
     """The device's clock; on a CPU also prepares the interpreter."""
     if device == "cuda":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from benchmarks import gap, h200, table
 from benchmarks.contest import checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
+from benchmarks.sanitize import differing, finalist, small_sizes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,26 +128,87 @@ def test_pairs_and_halves_of_a_head() -> None:
     assert Shape(2, 8, 32, 48, 4, 2, 16).sizes == {"T": 16, "D": 32, "A": 64, "F": 48, "Q": 128}
 
 
-def _run(name: str, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+_ALL = """
+import contextlib, io, json, runpy, sys
+told = {}
+for line in json.loads(sys.argv[1]):
+    sys.argv, said = line, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            runpy.run_path(line[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    told[line[0].rpartition("/")[2]] = [code, said.getvalue()]
+print(json.dumps(told))
+"""
 
 
-def test_operators_and_the_table_small(tmp_path: Path) -> None:
-    timed, allowed = str(tmp_path / "h.json"), str(tmp_path / "a.json")
-    said = _run("h200.py", "linear_bias_gelu", "--device", "cpu", "--tiny", "--json", timed)
-    assert "geometric mean over eager" in said and "nothing here is a measurement" in said and "peers: liger" in said
-    row = json.loads(Path(timed).read_text())["rows"][0]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, list[str]]:
+    """The exit code and output of every benchmark, small, by file: one process, since torch takes its time to load."""
+    timed, allowed, cpu = str(folder / "h.json"), str(folder / "a.json"), ("--device", "cpu", "--tiny")
+    lines = [
+        ["h200.py", "linear_bias_gelu", *cpu, "--json", timed],
+        ["allowed.py", "linear_bias_gelu", *cpu, "--json", allowed],
+        ["table.py", timed, "--allowed", allowed],
+        ["unit.py", *cpu, "--json", str(folder / "u.json")],
+        ["sanitize.py", "linear_bias", *cpu, "--repeats", "3"],
+        ["host.py"],
+    ]
+    given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", _ALL, given]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_operators_and_the_table_small(told: dict[str, list[str]], folder: Path) -> None:
+    code, said = told["h200.py"]
+    assert code == 0 and "geometric mean over eager" in said
+    assert "nothing here is a measurement" in said and "peers: liger" in said
+    row = json.loads((folder / "h.json").read_text())["rows"][0]
     assert row["error"] < 4e-3 and row["rounds"].keys() == {"ours", "bare_gemm", "eager"}
-    _run("allowed.py", "linear_bias_gelu", "--device", "cpu", "--tiny", "--json", allowed)
-    assert "| linear_bias_gelu | tiny | yes |" in _run("table.py", timed, "--allowed", allowed)
+    assert told["allowed.py"][0] == 0
+    assert "| linear_bias_gelu | tiny | yes |" in told["table.py"][1]
 
 
-def test_a_layer_small(tmp_path: Path) -> None:
+def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
     """Its gradients are checked against eager's on the way: a unit that errs ends it."""
-    said = _run("unit.py", "--device", "cpu", "--tiny", "--json", str(tmp_path / "u.json"))
-    assert "ours differs from eager by" in said
-    row = json.loads((tmp_path / "u.json").read_text())["rows"][0]
+    code, said = told["unit.py"]
+    assert code == 0 and "ours differs from eager by" in said
+    row = json.loads((folder / "u.json").read_text())["rows"][0]
     assert row["differs"] < 2e-2 and {"ours whole", "eager forward", "gemms", "attention"} <= row["rounds"].keys()
+
+
+def test_repeats_small(told: dict[str, list[str]]) -> None:
+    code, said = told["sanitize.py"]
+    assert code == 0 and "linear_bias: 3 runs, the same bits" in said and "only the repeats" in said
+
+
+def test_the_host_needs_a_gpu(told: dict[str, list[str]]) -> None:
+    assert "only be measured with a GPU" in told["host.py"][0]
+
+
+class _Restless:
+    """A program whose third run gives another value."""
+
+    runs = 0
+
+    def launch(self, a_y: torch.Tensor) -> None:
+        self.runs += 1
+        a_y.fill_(1.0 if self.runs != 3 else 1.0078125)
+
+
+def test_a_repeat_with_other_bits_is_found() -> None:
+    made = finalist("linear_bias", "cpu")
+    restless = replace(made, module=_Restless(), generated=replace(made.generated, arguments=("a_y",)))
+    assert differing(restless, 5) == (3, ["y"])
+    assert small_sizes(task("linear_rope")) == {"T": 384, "D": 512, "HQ": 4, "HK": 2, "H": 64}
