@@ -80,6 +80,7 @@ def _all(runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
     for name in KEYS:
         yield Finding(name, "ok" if os.environ.get(name) else "absent", "set" if os.environ.get(name) else "not set")
     yield _record(runs)
+    yield _tuned()
 
 
 def _library(name: str) -> Finding:
@@ -151,6 +152,15 @@ def _record(runs: Path) -> Finding:
         return Finding(
             "record", "missing", f"cannot write in {folder}: {reason}; choose another with --runs or CODA_SYNTH_RUNS"
         )
+
+
+def _tuned() -> Finding:
+    """Where `tune` keeps its results; the folder may be removed."""
+    from coda_synth.agent.tune_cache import folder, held
+
+    count, size = held(folder())
+    said = f"{count} result{'s' * (count > 1)}, {size / 1024:.0f} kB; remove the folder to forget them"
+    return Finding("tuning cache", "ok", f"{folder()}: {said if count else 'nothing is kept yet'}")
 
 
 def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -37,6 +37,12 @@ def schedules(program: Program, overrides: Mapping[str, Schedule] | None = None)
     return "\n".join(sorted(lines))
 
 
+def call_names(program: Program) -> dict[str, str]:
+    """What the form calls each live call: equal in programs of one form, whatever their authors call them."""
+    form = _Form(program)
+    return {call.name: form.call(call) for call in program.live_calls()}
+
+
 @dataclass
 class _Form:
     """Names values and calls by the hash of their line; equal lines have one name."""

@@ -25,6 +25,7 @@ from coda_synth.coda_api.reference import evaluate
 from coda_synth.evaluator import baselines
 from coda_synth.evaluator.buffers import fingerprint
 from coda_synth.evaluator.channel import Answerable, Message, serve
+from coda_synth.evaluator.contest import Contest
 from coda_synth.evaluator.execution import Bound, bind, run_checked
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import driver_state
@@ -188,6 +189,30 @@ def _parts(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     return Message({"parts": to_data(found)})
 
 
+_contest = Contest()
+
+
+def _enter(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """One schedule of the tuner's, bound and run once."""
+    program, facts, case = _asked(data)
+    made = functools.partial(make_inputs, task(facts.name), facts.signature, case, DEVICE)
+    _contest.enter(data["name"], _lowered(program, facts, case), made, DEVICE)
+    return Message({})
+
+
+def _race(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    return Message({"samples": to_data(_contest.race(data["names"], data["seconds"], _clock()))})
+
+
+def _leave(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Ends a contest and gives its memory back."""
+    _contest.leave()
+    _bound.cache_clear()
+    if not INTERPRETED:
+        torch.cuda.empty_cache()
+    return Message({})
+
+
 def _clock() -> Clock:
     return WallClock() if INTERPRETED else DeviceClock()
 
@@ -228,6 +253,7 @@ def hello() -> Mapping[str, Any]:
 
 HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure, "parts": _parts}
 HANDLERS |= {"steps": _steps, "step": _step}
+HANDLERS |= {"enter": _enter, "race": _race, "leave": _leave}
 
 if __name__ == "__main__":
     serve(HANDLERS, hello=hello)
