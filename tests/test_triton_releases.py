@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from coda_synth.agent import doctor
+from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
@@ -70,3 +72,28 @@ def test_where_gluon_fails_the_doctor_says_so(renamed: Path) -> None:
 def test_the_doctor_tells_a_release_that_was_never_tested() -> None:
     assert doctor._untried("3.6.0") == doctor._untried("3.9.0+git1234") == ""
     assert "tested with 3.6 to 3.9" in doctor._untried("3.10.0") and doctor._untried("3.5.1")
+
+
+@pytest.mark.parametrize("name", ["linear_residual", "residual_rmsnorm_swiglu"])
+def test_the_compiler_puts_barriers_where_the_text_leaves_them_to_it(name: str) -> None:
+    """A Hopper kernel's warps share slots of memory: before one thread hands a slot back or stores it, a barrier must
+    have seen all of them, and the fence of what they wrote. Gluon inserts the barriers; each release does it anew."""
+    spec, sig = task(name), signature(task(name))
+    made = lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form="hopper")
+    module = toolchain.load(made.source)
+    for launch in [launch for launch in made.launches if launch.gluon]:
+        compiled = toolchain.compile_launch(getattr(module, launch.kernel), launch, toolchain.target_of("sm_90"))
+        steps = [match.lastgroup for match in _STEPS.finditer(compiled.asm["ptx"])]
+        assert {"handed", "stored", "fence", "written"} <= set(steps)
+        for i, step in enumerate(steps):
+            before = [s for s in steps[:i] if s != step][-3:]
+            if step in ("handed", "stored"):
+                assert before[-1] == "barrier", (launch.kernel, i, steps)
+            if step == "stored":
+                assert before[-2] == "fence", (launch.kernel, i, steps)
+
+
+_STEPS = re.compile(
+    r"(?P<barrier>\bbar\.sync)|(?P<fence>fence\.proxy\.async)|(?P<written>\bst\.shared|stmatrix)"
+    r"|(?P<handed>mbarrier\.arrive\.shared)|(?P<stored>cp\.async\.bulk\.tensor\.\w+\.global\.shared)"
+)
