@@ -106,6 +106,23 @@ def test_sizes_that_the_text_depends_on_are_said(packages: dict[str, Path]) -> N
     assert "fixed(" not in other.split("from coda_linear_swiglu.checks import")[1].split("\n", 1)[1]
 
 
+def test_the_package_warns_where_triton_lacks_what_the_hopper_kernels_need(packages: dict[str, Path]) -> None:
+    """As on a Hopper GPU, whose only part in the choice is to be there."""
+    code = (
+        "import sys, warnings, coda_linear_swiglu as p\n"
+        "import triton.experimental.gluon.language.nvidia.hopper as gluon\n"
+        "p.on_hopper, taken = lambda first: True, gluon.warpgroup_mma_init\n"
+        "del gluon.warpgroup_mma_init\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    assert p._described(None) is p.descriptor\n"
+        "assert 'warpgroup_mma_init' in str(said[0].message) and 'others run instead' in str(said[0].message)\n"
+        "gluon.warpgroup_mma_init = taken\n"
+        "assert p._described(None) is sys.modules['coda_linear_swiglu.hopper']\n"
+    )
+    done = python("-P", "-c", code, cwd=packages["linear_swiglu"], path=str(packages["linear_swiglu"] / "src"))
+    assert done.returncode == 0, done.stderr
+
+
 # -- what is refused
 
 
