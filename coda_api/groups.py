@@ -110,7 +110,7 @@ def padding(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int])
 
 
 def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: Schedule) -> int:
-    """Columns of the product that one tile of a kernel call computes; raises LoweringError where it holds no group.
+    """Columns of the product that one tile of a kernel call computes; whether it holds a group at all, `geometry` says.
 
     sizes: of the program's symbols.
     """
@@ -118,8 +118,7 @@ def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: 
     live = {name: call.unit.outputs[name] for name in program.live_outputs(call)}
     local = {symbol: dim.size(sizes) for symbol, dim in call.binding.items()}
     padded = padding(call.unit, live, local)
-    padded.check_fit(padded.columns, schedule.block_n)
-    return schedule.block_n // padded.places * padded.columns
+    return max(1, schedule.block_n // padded.places) * padded.columns
 
 
 def _power_of_two(value: Fraction) -> bool:

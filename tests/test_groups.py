@@ -18,6 +18,7 @@ from coda_synth.coda_api.program import Kernel, Program
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.tuning import Asked, proposals
 from coda_synth.runs.export_kernels import every_form
 from coda_synth.tasks.catalog import task, worked_candidate
 
@@ -69,6 +70,15 @@ def test_tiles_step_by_whole_groups(width: int, step: int) -> None:
     program = read(worked_candidate("qknorm_rope"), sig)
     priced = program_cost(program, sig, HEADS | {"H": width}, made.schedules, device("H200"))
     assert {launch.call: launch.tiles for launch in priced.launches} == tiles
+
+
+def test_the_tuner_proposes_only_tiles_that_hold_a_group() -> None:
+    """It prices every tile, also those that lowering then refuses."""
+    sig = signature(task("qknorm_rope"))
+    asked = Asked(read(worked_candidate("qknorm_rope"), sig), sig, HEADS, device("H200"))
+    now = asked.lowered({}).schedules
+    found = [p.schedule for p in proposals(asked, "normed_rotary", now, None, [], 40, 0)]
+    assert len(found) > 2 and {s.block_n for s in found} == {128, 256} and {s.mainloop for s in found} == {"portable"}
 
 
 def test_work_and_traffic_are_those_of_the_columns_that_exist() -> None:

@@ -115,7 +115,7 @@ def p(x: Tensor["T", "D"], w: Tensor["2*F", "D"], t: Tensor["T", "2*F"], r: Tens
 @st.composite
 def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Sizes that coincide and sizes that do not; 2*F holds whole groups of H."""
-    group = draw(st.sampled_from([2, 4]))
+    group = draw(st.sampled_from([2, 4, 6]))
     columns = draw(st.integers(1, 5)) * (group // 2)
     rows = draw(st.one_of(st.integers(1, 9), st.sampled_from([columns, 2 * columns])))
     inner = draw(st.one_of(st.integers(1, 6), st.sampled_from([rows, columns, 2 * columns])))
