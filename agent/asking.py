@@ -144,7 +144,7 @@ class Asking:
         model = author.model or default_model(author.name)
         why = cannot_afford(self.budget, paid, model, prompt, author.max_output_tokens)
         if why:
-            raise TooDear(Stop.TOKENS if "tokens" in why else Stop.USD, why)
+            raise TooDear(Stop.USD if "$" in why else Stop.TOKENS, why)
         return bearable_tries(self.budget, paid, model, prompt, author.max_output_tokens)
 
 

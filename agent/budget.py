@@ -15,6 +15,7 @@ from coda_synth.runs.record import Attempt
 from coda_synth.runs.report import headline, time_ms
 
 TUNER = "tuner"  # the author of candidates that differ from their parent by the schedule alone
+_LOWER = "; --max-output-tokens lowers what it may take"
 _ON_GPU = ("device", "measure")
 
 
@@ -137,11 +138,11 @@ def cannot_afford(budget: Budget, history: Sequence[Attempt], model: str, prompt
     took, asked = spent(history), at_most(prompt.system + prompt.user)
     if budget.tokens is not None and took.tokens + asked + output > budget.tokens:
         left = budget.tokens - took.tokens
-        return f"the next call may take {asked + output:,} tokens, and {left:,} are left of {budget.tokens:,}"
+        return f"the next call may take {asked + output:,} tokens, and {left:,} are left of {budget.tokens:,}{_LOWER}"
     worst = models.worst_usd(model, asked, output)
     if budget.usd is not None and worst is not None and took.usd + worst > budget.usd:
         left_usd = budget.usd - took.usd
-        return f"the next call may cost ${worst:.2f}, and ${left_usd:.2f} are left of ${budget.usd:.2f}"
+        return f"the next call may cost ${worst:.2f}, and ${left_usd:.2f} are left of ${budget.usd:.2f}{_LOWER}"
     return ""
 
 

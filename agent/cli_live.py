@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coda_synth.agent.budget import Budget, spent
@@ -31,9 +33,13 @@ _AROUND = 10  # lines of the screen that are not rows of attempts
 _WRITING = "the author is writing"
 
 
-def asked_where(writer: RunWriter, step: int) -> str:
+def folder_of(writer: RunWriter, step: int) -> Path:
+    """Where the question of a step in hand lies."""
+    return writer.step(place_after(writer.attempts) + step - len(writer.attempts) - 1)
+
+
+def asked_where(folder: Path) -> str:
     """Where a person finds the question, and where the answer belongs."""
-    folder = writer.step(place_after(writer.attempts) + step - len(writer.attempts) - 1)
     return f": the prompt is {folder / 'prompt.md'}; put the reply into {folder / NAMES[0]}"
 
 
@@ -45,15 +51,15 @@ def by_person(writer: RunWriter) -> bool:
 @dataclass(frozen=True, slots=True)
 class _InHand:
     """A step, and what is being done. since: when it began; working: since when it counts for the budget, if it does.
-    where: what is said after the clock."""
+    asked: where a person is to answer."""
 
     said: str
     since: float
     working: float | None
-    where: str = ""
+    asked: Path | None = None
 
     def __str__(self) -> str:
-        return f"{self.said}, {_clock(time.monotonic() - self.since)}{self.where}"
+        return f"{self.said}, {_clock(time.monotonic() - self.since)}"
 
 
 class View:
@@ -68,14 +74,13 @@ class View:
         """Replaces what it holds and changes nothing in place: it is drawn from another thread."""
         now = time.monotonic()
         if isinstance(event, StepStarted):
-            person = by_person(self._writer)
-            where = asked_where(self._writer, event.step) if person else ""
-            self._now = {**self._now, event.step: _InHand(_WRITING, now, None if person else now, where)}
+            asked = folder_of(self._writer, event.step) if by_person(self._writer) else None
+            self._now = {**self._now, event.step: _InHand(_WRITING, now, None if asked else now, asked)}
         elif isinstance(event, StageReached):
             before = self._now.get(event.step, _InHand("", now, now))
             said = f"candidate {event.candidate}: {event.stage}"
             working = now if before.working is None else before.working
-            self._now = {**self._now, event.step: replace(before, said=said, working=working, where="")}
+            self._now = {**self._now, event.step: replace(before, said=said, working=working, asked=None)}
         else:
             self._attempts += (event.attempt,)
             self._now = {step: hand for step, hand in self._now.items() if step > event.attempt.step}
@@ -88,13 +93,18 @@ class View:
         hidden = len(self._attempts) - len(rows)
         title = f"{self._run.task} by {self._run.provider} {self._run.model}".strip()
         more = [Text(f"({hidden} earlier attempts)", style="dim")] if hidden else []
-        now = [Text(said, style="cyan") for said in self.in_hand()]
+        where = [asked_where(folder) for folder in self.asked()]
+        now = [Text(said + asked, style="cyan") for said, asked in zip_longest(self.in_hand(), where, fillvalue="")]
         attempts: list[RenderableType] = [*more, shown] if cells else []
         return Group(Text(title, style="bold"), *attempts, *now, Text(f"best: {self.lead()}"), Text(self.spend()))
 
     def in_hand(self) -> list[str]:
         """A line for each step that is being worked on."""
         return [f"step {step}: {hand}" for step, hand in sorted(self._now.items(), key=lambda item: item[0])]
+
+    def asked(self) -> list[Path]:
+        """The folders in which a person is to answer; a person is asked for one step at a time."""
+        return [hand.asked for hand in self._now.values() if hand.asked is not None]
 
     def lead(self) -> str:
         """The best step, its time and what it is compared with."""
@@ -153,12 +163,12 @@ def drawing(view: View, live: Live) -> Tell:
     return tell
 
 
-def line_by_line(screen: Console, label: str, asked: Callable[[int], str] | None) -> Tell:
+def line_by_line(screen: Console, label: str, asked: Callable[[int], Path] | None) -> Tell:
     """A line for each attempt, and for each question to a person. label: of the run, before each of its lines."""
 
     def tell(event: Event) -> None:
         if isinstance(event, StepStarted) and asked:
-            say(screen, f"{label}, step {event.step}: {_WRITING}{asked(event.step)}")
+            say(screen, f"{label}, step {event.step}: {_WRITING}{asked_where(asked(event.step))}")
         elif isinstance(event, StepEnded):
             row = attempt_row(event.attempt)
             lead = ", the best so far" if event.leads else ""
@@ -173,7 +183,7 @@ def say(screen: Console, line: str) -> None:
 
 def lines_of(screen: Console, writer: RunWriter, label: str = "") -> Tell:
     """The lines of one run, under its task's name if nothing else is said."""
-    return line_by_line(screen, label or writer.run.task, partial(asked_where, writer) if by_person(writer) else None)
+    return line_by_line(screen, label or writer.run.task, partial(folder_of, writer) if by_person(writer) else None)
 
 
 def hushed(args: argparse.Namespace) -> bool:

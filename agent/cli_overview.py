@@ -44,10 +44,18 @@ class Overview:
         working, ended = self._at_work, self._ended
         rows = [_row(label, view, "\n".join(view.in_hand())) for label, view in working.items()]
         rows += [_row(label, view, f"ended: {why}") for label, (view, why) in reversed(tuple(ended.items()))]
-        shown = rows[: max(1, height - _AROUND)]
+        asked = [Text(f"  {folder}") for view in working.values() for folder in view.asked()]
+        room = max(2, height - _AROUND)
+        shown = rows[: room // 2 if asked else room]
         said = f"{len(working)} at work, {len(ended)} ended, {self._count - len(working) - len(ended)} to come"
         hidden = f" ({len(rows) - len(shown)} not shown)" if len(shown) < len(rows) else ""
-        return Group(Text(f"{said}{hidden}", style="bold"), table(("run", "best", "taken", "now"), shown))
+        ask = (
+            [Text(f"{len(asked)} prompt.md, each to be answered in a reply.md beside it:", style="cyan")]
+            if asked
+            else []
+        )
+        made = table(("run", "best", "taken", "now"), shown)
+        return Group(Text(f"{said}{hidden}", style="bold"), made, *ask, *asked[: room - len(shown) - 1])
 
 
 def _row(label: str, view: View | None, now: str) -> tuple[str, str, str, str]:

@@ -192,7 +192,27 @@ def test_the_view_of_several(tmp_path: Path) -> None:
     shown = screen.export_text()
     assert len(shown.splitlines()) <= 10
     assert "5 at work, 1 ended, 3 to come (2 not shown)" in shown
-    assert "step 1: the author is writing, 0:00" in shown and "0 of 6 attempts, 0:00 of 8 min" in shown
+    assert (
+        "step 1: the author is writing, 0:00" in shown
+        and "reply.md" not in shown
+        and "0 of 6 attempts, 0:00 of 8 min" in shown
+    )
+
+
+def test_the_view_of_several_says_where_people_are_to_answer(tmp_path: Path) -> None:
+    overview = Overview(2)
+    for name in ("one", "two"):
+        head = Run(name, TASK.name, "exchange", "", {}, "2026-11-29T10:00:00+00:00", "0.1.0")
+        writer = Store(Path(os.path.relpath(tmp_path))).create(head)
+        label, view = overview.label(writer), View(writer, Budget())
+        overview.begun(label, view)
+        view.tell(StepStarted(1, 6))
+        writer.close()
+    screen = Console(width=160, height=20, record=True, file=(tmp_path / "shown").open("w"))
+    screen.print(overview.drawn(screen.height))
+    shown = screen.export_text()
+    assert "2 prompt.md, each to be answered in a reply.md beside it:" in shown
+    assert all(f"{tmp_path.name}/{name}/steps/001" in shown for name in ("one", "two"))
 
 
 # -- the command
