@@ -22,7 +22,8 @@ from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.groups import padding, tile_step
-from coda_synth.coda_api.launch_text import UnitCall, head_text, launch_record, launch_text, module_text, prepare_text
+from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text
+from coda_synth.coda_api.module_text import head_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name

@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -191,8 +191,8 @@ def launch(e, w_down, z, b, a_dz, a_act, a_db, a_zdz, c_db, s_s, g_dw):
     F = w_down.shape[1]
     D = e.shape[1]
     key = (
-        T, F, D, e.data_ptr(), w_down.data_ptr(), z.data_ptr(), b.data_ptr(), a_dz.data_ptr(), a_act.data_ptr(),
-        a_db.data_ptr(), a_zdz.data_ptr(), c_db.data_ptr(), s_s.data_ptr(), g_dw.data_ptr(),
+        T, F, D, e.get_device(), e.data_ptr(), w_down.data_ptr(), z.data_ptr(), b.data_ptr(), a_dz.data_ptr(),
+        a_act.data_ptr(), a_db.data_ptr(), a_zdz.data_ptr(), c_db.data_ptr(), s_s.data_ptr(), g_dw.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

@@ -32,7 +32,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -289,10 +289,11 @@ def launch(
     E = dz.shape[1]
     D = w.shape[1]
     key = (
-        T, E, D, dz.data_ptr(), z.data_ptr(), w.data_ptr(), x.data_ptr(), gamma.data_ptr(), beta.data_ptr(),
-        mu.data_ptr(), r.data_ptr(), dres.data_ptr(), f_v.data_ptr(), f_c.data_ptr(), p_s1.data_ptr(), p_s2.data_ptr(),
-        p_db.data_ptr(), s_s1.data_ptr(), s_s2.data_ptr(), a_dx.data_ptr(), a_y.data_ptr(), a_dgamma.data_ptr(),
-        a_dbeta.data_ptr(), dg_total.data_ptr(), dbeta_total.data_ptr(), db_total.data_ptr(), g_dw.data_ptr(),
+        T, E, D, dz.get_device(), dz.data_ptr(), z.data_ptr(), w.data_ptr(), x.data_ptr(), gamma.data_ptr(),
+        beta.data_ptr(), mu.data_ptr(), r.data_ptr(), dres.data_ptr(), f_v.data_ptr(), f_c.data_ptr(), p_s1.data_ptr(),
+        p_s2.data_ptr(), p_db.data_ptr(), s_s1.data_ptr(), s_s2.data_ptr(), a_dx.data_ptr(), a_y.data_ptr(),
+        a_dgamma.data_ptr(), a_dbeta.data_ptr(), dg_total.data_ptr(), dbeta_total.data_ptr(), db_total.data_ptr(),
+        g_dw.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

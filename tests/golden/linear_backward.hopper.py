@@ -47,7 +47,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -369,8 +369,8 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
     D = x.shape[1]
     F = dy.shape[1]
     key = (
-        T, D, F, dy.data_ptr(), x.data_ptr(), w.data_ptr(), dw.data_ptr(), a_dx.data_ptr(), c_db.data_ptr(),
-        d_db.data_ptr(),
+        T, D, F, dy.get_device(), dy.data_ptr(), x.data_ptr(), w.data_ptr(), dw.data_ptr(), a_dx.data_ptr(),
+        c_db.data_ptr(), d_db.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

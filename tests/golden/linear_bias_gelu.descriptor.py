@@ -30,7 +30,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -133,7 +133,7 @@ def launch(x, w, b, a_y):
     T = x.shape[0]
     F = w.shape[0]
     D = x.shape[1]
-    key = (T, F, D, x.data_ptr(), w.data_ptr(), b.data_ptr(), a_y.data_ptr())
+    key = (T, F, D, x.get_device(), x.data_ptr(), w.data_ptr(), b.data_ptr(), a_y.data_ptr())
     if again := REPEATS.get(key):
         for repeat in again:
             repeat()

@@ -47,7 +47,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -225,7 +225,7 @@ def launch(x, p_w, a_act):
     T = x.shape[0]
     F = a_act.shape[1]
     D = x.shape[1]
-    key = (T, F, D, x.data_ptr(), p_w.data_ptr(), a_act.data_ptr())
+    key = (T, F, D, x.get_device(), x.data_ptr(), p_w.data_ptr(), a_act.data_ptr())
     if again := REPEATS.get(key):
         for repeat in again:
             repeat()

@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -149,7 +149,7 @@ def launch(x, w, a_codes, a_scale):
     T = x.shape[0]
     N = w.shape[0]
     D = x.shape[1]
-    key = (T, N, D, x.data_ptr(), w.data_ptr(), a_codes.data_ptr(), a_scale.data_ptr())
+    key = (T, N, D, x.get_device(), x.data_ptr(), w.data_ptr(), a_codes.data_ptr(), a_scale.data_ptr())
     if again := REPEATS.get(key):
         for repeat in again:
             repeat()

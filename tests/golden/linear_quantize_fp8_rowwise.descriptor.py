@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -171,7 +171,8 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
     N = w.shape[0]
     D = x.shape[1]
     key = (
-        T, N, D, x.data_ptr(), w.data_ptr(), a_z.data_ptr(), a_amax.data_ptr(), s_scale.data_ptr(), c_codes.data_ptr(),
+        T, N, D, x.get_device(), x.data_ptr(), w.data_ptr(), a_z.data_ptr(), a_amax.data_ptr(), s_scale.data_ptr(),
+        c_codes.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

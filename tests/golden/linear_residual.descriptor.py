@@ -30,7 +30,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -118,7 +118,7 @@ def launch(y, w, x, a_out):
     T = y.shape[0]
     D = w.shape[0]
     K = y.shape[1]
-    key = (T, D, K, y.data_ptr(), w.data_ptr(), x.data_ptr(), a_out.data_ptr())
+    key = (T, D, K, y.get_device(), y.data_ptr(), w.data_ptr(), x.data_ptr(), a_out.data_ptr())
     if again := REPEATS.get(key):
         for repeat in again:
             repeat()

@@ -30,7 +30,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -112,7 +112,7 @@ def launch(x, w, a_y):
     T = x.shape[1]
     F = w.shape[1]
     D = x.shape[0]
-    key = (T, F, D, x.data_ptr(), w.data_ptr(), a_y.data_ptr())
+    key = (T, F, D, x.get_device(), x.data_ptr(), w.data_ptr(), a_y.data_ptr())
     if again := REPEATS.get(key):
         for repeat in again:
             repeat()

@@ -32,7 +32,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -372,10 +372,10 @@ def launch(
     F = w2.shape[1]
     A = y0.shape[1]
     key = (
-        T, Q, D, F, A, dqkv.data_ptr(), dx2.data_ptr(), y0.data_ptr(), x1.data_ptr(), r1.data_ptr(), z1.data_ptr(),
-        x2.data_ptr(), r2.data_ptr(), qkv.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(), w2.data_ptr(),
-        gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(), b0_dz.data_ptr(),
-        b0_zdz.data_ptr(), s2_s.data_ptr(), b1_dx.data_ptr(), b1_y.data_ptr(), b1_dgamma.data_ptr(),
+        T, Q, D, F, A, dqkv.get_device(), dqkv.data_ptr(), dx2.data_ptr(), y0.data_ptr(), x1.data_ptr(), r1.data_ptr(),
+        z1.data_ptr(), x2.data_ptr(), r2.data_ptr(), qkv.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(),
+        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(),
+        b0_dz.data_ptr(), b0_zdz.data_ptr(), s2_s.data_ptr(), b1_dx.data_ptr(), b1_y.data_ptr(), b1_dgamma.data_ptr(),
         g2_total.data_ptr(), dw_qkv_dw.data_ptr(), b2_dz.data_ptr(), b2_act.data_ptr(), b2_zdz.data_ptr(),
         s1_s.data_ptr(), dw2_dw.data_ptr(), b3_dx.data_ptr(), b3_y.data_ptr(), b3_dgamma.data_ptr(),
         g1_total.data_ptr(), dw1_dw.data_ptr(), b4_dy.data_ptr(), dw_o_dw.data_ptr(),

@@ -48,7 +48,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -560,8 +560,8 @@ def launch(
     F = w2.shape[1]
     Q = w_qkv.shape[0]
     key = (
-        T, D, A, F, Q, y0.data_ptr(), x0.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(), w2.data_ptr(),
-        gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(),
+        T, D, A, F, Q, y0.get_device(), y0.data_ptr(), x0.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(),
+        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(),
         a_x.data_ptr(), a_h.data_ptr(), a_ssq.data_ptr(), r1_r.data_ptr(), b_z.data_ptr(), b_act.data_ptr(),
         c_x.data_ptr(), c_h.data_ptr(), c_ssq.data_ptr(), r2_r.data_ptr(), d_y.data_ptr(),
     )

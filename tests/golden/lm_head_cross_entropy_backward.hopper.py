@@ -48,7 +48,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -483,8 +483,8 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     V = w.shape[0]
     D = h.shape[1]
     key = (
-        T, V, D, h.data_ptr(), w.data_ptr(), lse.data_ptr(), target.data_ptr(), str(alpha), a_dz.data_ptr(),
-        a_zdz.data_ptr(), b_s.data_ptr(), c_dh.data_ptr(), d_dw.data_ptr(),
+        T, V, D, h.get_device(), h.data_ptr(), w.data_ptr(), lse.data_ptr(), target.data_ptr(), str(alpha),
+        a_dz.data_ptr(), a_zdz.data_ptr(), b_s.data_ptr(), c_dh.data_ptr(), d_dw.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

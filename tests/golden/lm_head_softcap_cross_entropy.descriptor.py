@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -190,8 +190,8 @@ def launch(h, w, target, cap, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
     V = w.shape[0]
     D = h.shape[1]
     key = (
-        T, V, D, h.data_ptr(), w.data_ptr(), target.data_ptr(), str(cap), a_lse.data_ptr(), a_chosen.data_ptr(),
-        t_lse.data_ptr(), t_loss.data_ptr(), t_kept.data_ptr(), m_mean.data_ptr(),
+        T, V, D, h.get_device(), h.data_ptr(), w.data_ptr(), target.data_ptr(), str(cap), a_lse.data_ptr(),
+        a_chosen.data_ptr(), t_lse.data_ptr(), t_loss.data_ptr(), t_kept.data_ptr(), m_mean.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

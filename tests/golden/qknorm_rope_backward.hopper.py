@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -183,9 +183,9 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
     HQ = dq.shape[1] // H
     HK = dk.shape[1] // H
     key = (
-        T, H, HQ, HK, dq.data_ptr(), dk.data_ptr(), q.data_ptr(), k.data_ptr(), g_q.data_ptr(), g_k.data_ptr(),
-        pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), a_dz.data_ptr(), a_dg.data_ptr(), b_dz.data_ptr(),
-        b_dg.data_ptr(), dg_q_dg.data_ptr(), dg_k_dg.data_ptr(),
+        T, H, HQ, HK, dq.get_device(), dq.data_ptr(), dk.data_ptr(), q.data_ptr(), k.data_ptr(), g_q.data_ptr(),
+        g_k.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), a_dz.data_ptr(), a_dg.data_ptr(),
+        b_dz.data_ptr(), b_dg.data_ptr(), dg_q_dg.data_ptr(), dg_k_dg.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

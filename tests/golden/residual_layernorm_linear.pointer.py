@@ -26,7 +26,7 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -258,8 +258,8 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     K = y.shape[1]
     F = w.shape[0]
     key = (
-        T, D, K, F, y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps),
-        p_m.data_ptr(), f_c.data_ptr(), s_x.data_ptr(), t_ym.data_ptr(), u_mean.data_ptr(), v_mu.data_ptr(),
+        T, D, K, F, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(),
+        str(eps), p_m.data_ptr(), f_c.data_ptr(), s_x.data_ptr(), t_ym.data_ptr(), u_mean.data_ptr(), v_mu.data_ptr(),
         a_x.data_ptr(), a_dg.data_ptr(), a_ssq.data_ptr(), n_rstd.data_ptr(), o_z.data_ptr(),
     )
     if again := REPEATS.get(key):

@@ -25,7 +25,7 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -143,8 +143,8 @@ def launch(y, w_o, x, gamma, eps, a_x, a_h, a_ssq, r_rstd):
     D = w_o.shape[0]
     K = y.shape[1]
     key = (
-        T, D, K, y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps), a_x.data_ptr(),
-        a_h.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(),
+        T, D, K, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps),
+        a_x.data_ptr(), a_h.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

@@ -47,7 +47,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -394,8 +394,8 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
     K = y.shape[1]
     F = b_act.shape[1]
     key = (
-        T, D, K, F, y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps), p_w.data_ptr(),
-        a_x.data_ptr(), a_hg.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(), b_act.data_ptr(),
+        T, D, K, F, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps),
+        p_w.data_ptr(), a_x.data_ptr(), a_hg.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(), b_act.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

@@ -47,7 +47,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -384,8 +384,9 @@ def launch(dz, w, x, gamma, r, s, dres, a_dx, a_y, a_dgamma, g_total, b_dw):
     D = w.shape[1]
     E = dz.shape[1]
     key = (
-        T, D, E, dz.data_ptr(), w.data_ptr(), x.data_ptr(), gamma.data_ptr(), r.data_ptr(), s.data_ptr(),
-        dres.data_ptr(), a_dx.data_ptr(), a_y.data_ptr(), a_dgamma.data_ptr(), g_total.data_ptr(), b_dw.data_ptr(),
+        T, D, E, dz.get_device(), dz.data_ptr(), w.data_ptr(), x.data_ptr(), gamma.data_ptr(), r.data_ptr(),
+        s.data_ptr(), dres.data_ptr(), a_dx.data_ptr(), a_y.data_ptr(), a_dgamma.data_ptr(), g_total.data_ptr(),
+        b_dw.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

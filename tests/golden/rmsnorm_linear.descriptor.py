@@ -32,7 +32,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -169,8 +169,8 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     D = x.shape[1]
     F = w.shape[0]
     key = (
-        T, D, F, x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(), r_rstd.data_ptr(),
-        n_h.data_ptr(), a_y.data_ptr(),
+        T, D, F, x.get_device(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(),
+        r_rstd.data_ptr(), n_h.data_ptr(), a_y.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

@@ -48,7 +48,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -258,8 +258,8 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     D = x.shape[1]
     F = w.shape[0]
     key = (
-        T, D, F, x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(), r_rstd.data_ptr(),
-        n_h.data_ptr(), a_y.data_ptr(),
+        T, D, F, x.get_device(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(),
+        r_rstd.data_ptr(), n_h.data_ptr(), a_y.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

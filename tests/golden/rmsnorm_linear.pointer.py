@@ -26,7 +26,7 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -172,8 +172,8 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     D = x.shape[1]
     F = w.shape[0]
     key = (
-        T, D, F, x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(), r_rstd.data_ptr(),
-        n_h.data_ptr(), a_y.data_ptr(),
+        T, D, F, x.get_device(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(), str(eps), s_ssq.data_ptr(),
+        r_rstd.data_ptr(), n_h.data_ptr(), a_y.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

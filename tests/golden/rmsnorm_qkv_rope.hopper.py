@@ -48,7 +48,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -396,9 +396,9 @@ def launch(x, gamma, w_q, w_k, w_v, pos, eps, f_hi, f_lo, s_ssq, r_rstd, n_h, q_
     HQ = w_q.shape[0] // H
     HK = w_k.shape[0] // H
     key = (
-        T, D, H, HQ, HK, x.data_ptr(), gamma.data_ptr(), w_q.data_ptr(), w_k.data_ptr(), w_v.data_ptr(),
-        pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), s_ssq.data_ptr(), r_rstd.data_ptr(),
-        n_h.data_ptr(), q_y.data_ptr(), k_y.data_ptr(), v_y.data_ptr(),
+        T, D, H, HQ, HK, x.get_device(), x.data_ptr(), gamma.data_ptr(), w_q.data_ptr(), w_k.data_ptr(),
+        w_v.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), s_ssq.data_ptr(),
+        r_rstd.data_ptr(), n_h.data_ptr(), q_y.data_ptr(), k_y.data_ptr(), v_y.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -169,8 +169,8 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
     T = dqkv.shape[0]
     Q = dqkv.shape[1]
     key = (
-        T, Q, dqkv.data_ptr(), qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(), a_dz.data_ptr(),
-        a_zdz.data_ptr(), b_zdz.data_ptr(),
+        T, Q, dqkv.get_device(), dqkv.data_ptr(), qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(),
+        a_dz.data_ptr(), a_zdz.data_ptr(), b_zdz.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

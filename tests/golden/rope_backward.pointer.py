@@ -25,7 +25,7 @@ def programs(device, rows, block_m, columns, block_n):
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -166,8 +166,8 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
     T = dqkv.shape[0]
     Q = dqkv.shape[1]
     key = (
-        T, Q, dqkv.data_ptr(), qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(), a_dz.data_ptr(),
-        a_zdz.data_ptr(), b_zdz.data_ptr(),
+        T, Q, dqkv.get_device(), dqkv.data_ptr(), qkv.data_ptr(), pos.data_ptr(), f_hi.data_ptr(), f_lo.data_ptr(),
+        a_dz.data_ptr(), a_zdz.data_ptr(), b_zdz.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:

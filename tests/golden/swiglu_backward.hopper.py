@@ -47,7 +47,7 @@ def described_g(tensor, box, dtype):
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -443,8 +443,8 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
     F = w_down.shape[1]
     D = e.shape[1]
     key = (
-        T, F, D, e.data_ptr(), w_down.data_ptr(), z.data_ptr(), a_dz.data_ptr(), a_act.data_ptr(), a_zdz.data_ptr(),
-        b_s.data_ptr(), c_dw.data_ptr(),
+        T, F, D, e.get_device(), e.data_ptr(), w_down.data_ptr(), z.data_ptr(), a_dz.data_ptr(), a_act.data_ptr(),
+        a_zdz.data_ptr(), b_s.data_ptr(), c_dw.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:
