@@ -148,8 +148,9 @@ def _text(source: str, found: Found) -> str:
 def _refused(asked: _Asked, described: Described) -> Evaluation:
     from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 
+    verdict, stage = (Verdict.REJECTED, "read") if described.lowers else (Verdict.BUILD_ERROR, "build")
     name = Candidate(asked.facts.name, asked.source).id
-    return Evaluation(name, asked.facts.name, Verdict.REJECTED, "read", asked.seed, described.diagnostics)
+    return Evaluation(name, asked.facts.name, verdict, stage, asked.seed, described.diagnostics)
 
 
 def _judged(settings: config.Config, asked: _Asked, text: str) -> Evaluation:

@@ -42,8 +42,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a compile worker says of a text: what is wrong with it, or its canonical form's hash and its kernels."""
+    """What a compile worker says of a text: what is wrong with it, or its canonical form's hash and its kernels.
+    lowers: false for a program that the language allows and that has no text under the schedules as written."""
 
     diagnostics: tuple[Diagnostic, ...]
     form: str = ""
     kernels: tuple[TunedKernel, ...] = ()
+    lowers: bool = True

@@ -16,7 +16,7 @@ from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.canonical import call_names, canonical
 from coda_synth.coda_api.cost import ITEMSIZE, program_cost
 from coda_synth.coda_api.devices import Device, device
-from coda_synth.coda_api.errors import ProgramError
+from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.generated import Generated, Resources
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Call, Kernel, Program, Signature
@@ -25,7 +25,7 @@ from coda_synth.coda_api.schedule import Schedule, ScheduleError
 from coda_synth.coda_api.schedule_space import neighbours, passes, shapes
 from coda_synth.coda_api.storage import ref_dtype
 from coda_synth.evaluator.channel import Message, serve
-from coda_synth.evaluator.proposed import Built, Proposal, TunedKernel
+from coda_synth.evaluator.proposed import Built, Described, Proposal, TunedKernel
 from coda_synth.evaluator.serial import from_data, to_data
 
 Schedules = Mapping[str, Schedule]
@@ -77,10 +77,13 @@ def _describe(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message
     with the text."""
     try:
         asked = _asked(data)
+        found = kernels(asked)
     except ProgramError as error:
-        return Message({"diagnostics": to_data(error.diagnostics)})
+        return Message(to_data(Described(error.diagnostics)))
+    except (LoweringError, ScheduleError) as error:
+        return Message(to_data(Described((Diagnostic(type(error).__name__, str(error)),), lowers=False)))
     form = hashlib.sha256(canonical(asked.program).encode()).hexdigest()
-    return Message({"diagnostics": [], "form": form, "kernels": to_data(kernels(asked))})
+    return Message(to_data(Described((), form, tuple(found))))
 
 
 def kernels(asked: Asked) -> list[TunedKernel]:
@@ -122,8 +125,10 @@ def proposals(
     texts = {_text(asked, _with(now, calls, s)) for s in known}
     found: list[Proposal] = []
     for proposal in ranked:
+        if len(found) == count:
+            break
         text = _text(asked, _with(now, calls, proposal.schedule))
-        if text and text not in texts and len(found) < count:
+        if text and text not in texts:
             found.append(proposal)
             texts.add(text)
     return found

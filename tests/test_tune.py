@@ -18,6 +18,7 @@ import pytest
 from coda_synth.agent import tune_cache
 from coda_synth.agent.doctor import _tuned
 from coda_synth.agent.tune import NEIGHBOURS, SHAPES, KernelResult, Search, Try
+from coda_synth.agent.tuner import with_hints
 from coda_synth.agent.workbench import Workbench, cores
 from coda_synth.coda_api.canonical import canonical
 from coda_synth.coda_api.devices import device
@@ -201,6 +202,14 @@ def test_what_does_not_launch_cannot_win() -> None:
     _, _, found = searched("linear_swiglu", lambda s: None if s["a"].mainloop == "hopper" else 1.0)
     assert all("does not run" in t.built.problem for t in found.tries if t.schedule.mainloop == "hopper")
     assert found.best.sample is not None
+
+
+def test_a_written_schedule_that_has_no_text_is_told(tmp_path: Path) -> None:
+    hinted = with_hints(worked_candidate("linear_residual"), {"project": {"mainloop": "hopper", "stages": 1}})
+    (tmp_path / "hinted.coda").write_text(hinted)
+    done = cli("tune", "hinted.coda", "--task", "linear_residual", "--json", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["verdict"] == "BUILD_ERROR" and "two stages" in str(said["diagnostics"])
 
 
 def test_without_a_gpu_the_model_ranks_and_no_gap_is_told() -> None:
