@@ -20,6 +20,7 @@ def regrade(args: argparse.Namespace) -> Exit:
     """OK if everything that could be repeated here came out the same."""
     from coda_synth.agent import config
     from coda_synth.agent.cli_view import print_json, progress
+    from coda_synth.evaluator.evaluation import Verdict
     from coda_synth.evaluator.judge import Judge
     from coda_synth.runs.receipt import compare
 
@@ -35,7 +36,12 @@ def regrade(args: argparse.Namespace) -> Exit:
             dtype=before.environment.get("dtype", "bfloat16"),
             on_stage=lambda stage: screen.say(f"{task}: {stage}"),
         )
-    found = compare(before, after)
+        fresh = None
+        if before.verdict is after.verdict is Verdict.PASSED:
+            screen.say(f"{task}: a fresh seed")
+            dtype = before.environment.get("dtype", "bfloat16")
+            fresh = judge.evaluate(receipt.candidate, measure=False, dtype=dtype)
+    found = compare(before, after, fresh)
     if args.json:
         print_json({"holds": found.holds, "broken": found.broken, "notes": found.notes, "evaluation": after})
     else:
@@ -66,9 +72,13 @@ def _receipt(name: str) -> Receipt:
 
 def _print(receipt: Receipt, found: Comparison) -> None:
     before = receipt.evaluation
+    from coda_synth.agent.cli_view import console
+
     said = f"{before.task}, candidate {before.candidate}, seed {before.seed}: {before.verdict}"
-    print(f"{said}, {'it holds' if found.holds else 'it does NOT hold'}")
-    for line in found.broken:
-        print(f"  broken: {line}")
-    for line in found.notes:
-        print(f"  note: {line}")
+    screen = console()
+    for line in (
+        f"{said}, {'it holds' if found.holds else 'it does NOT hold'}",
+        *(f"  broken: {line}" for line in found.broken),
+        *(f"  note: {line}" for line in found.notes),
+    ):
+        screen.print(line, markup=False, soft_wrap=True)

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unicodedata import category
 
 from coda_synth.evaluator.serial import to_data
 from coda_synth.runs.report import AttemptRow
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -22,10 +24,21 @@ PIPED_WIDTH = 140  # a file or a pipe has no width of its own
 
 
 class _Console(Console):
-    """Where the reader has gone away, the command line decides what that means."""
+    """Where the reader has gone away, the command line decides what that means. What is shown may be anybody's text, a
+    candidate's or a receipt's: none of it moves the cursor or colours the screen."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else _shown(text), style, control)
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError in hand
+
+
+def _shown(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" and c not in "\n\t" else c for c in text)
 
 
 def console(stderr: bool = False) -> Console:

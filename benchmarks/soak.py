@@ -1,4 +1,4 @@
-"""Many evaluations in a row of small shapes, check only: prints the curve of memory, descriptors and processes.
+"""Many evaluations in a row of small shapes, check only: prints memory, descriptors, processes and seconds as a table.
 
 `python benchmarks/soak.py [COUNT] [DEVICE]`; exits 1 if something leaks or the median evaluation takes half a second.
 """
@@ -9,9 +9,12 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from coda_synth.evaluator.evaluation import Candidate, Verdict
-from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.gpu import driver_state
+from coda_synth.evaluator.judge import Judge, JudgeError
 from coda_synth.evaluator.processes import family, held_bytes
 from coda_synth.tasks.catalog import worked_candidate
 
@@ -20,12 +23,33 @@ TASK = "linear_residual"
 # processor time of all of them; on a busy one this alone can be told.
 SLOWEST_S = 0.5
 GROWTH = 1.15  # of memory, from a quarter of the way to the end
+ROWS = 12
+COLUMNS = ("evaluations", "memory", "GPU memory", "descriptors", "processes", "s each")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What this process and everything that it started hold after so many evaluations; seconds: each, since the row
+    before. gpu_mb: of the whole GPU, 0.0 without one."""
+
+    evaluations: int
+    mb: float
+    gpu_mb: float
+    descriptors: int
+    processes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        gpu = f"{self.gpu_mb:.0f} MB" if self.gpu_mb else "-"
+        cells = (self.evaluations, f"{self.mb:.0f} MB", gpu, self.descriptors, self.processes, f"{self.seconds:.3f}")
+        return _line(map(str, cells))
 
 
 def main(count: int = 1000, device: str = "cpu") -> int:
     """One evaluation after the other, each of another text, so that nothing is answered from a cache."""
     source, rows, times = worked_candidate(TASK), [], []
-    began_s = 0.0
+    began_s, told = 0.0, 0
+    print(_line(COLUMNS))
     with Judge(device=device) as judge:
         for number in range(count):
             start = time.perf_counter()
@@ -34,24 +58,33 @@ def main(count: int = 1000, device: str = "cpu") -> int:
             if found.verdict is not Verdict.PASSED:
                 print(f"{number}: {found.verdict}, seed {found.seed}: {found.diagnostics[0]}")
                 return 1
-            if number % max(1, count // 20) == 0 or number == count - 1:
-                rows.append((number, *_state()))
-                print("{:6d} evaluations: {:7.1f} MB, {:4d} descriptors, {:2d} processes".format(*rows[-1]), flush=True)
+            if number % -(-count // ROWS) == 0 or number == count - 1:
+                rows.append(_row(times[told:], number + 1, device))
+                told = len(times)
+                print(rows[-1], flush=True)
             began_s = began_s or _cpu_s()  # imports and the first compilation are over
         worked = (_cpu_s() - began_s) / max(1, count - 1)
     median = statistics.median(times)
     print(f"{count} evaluations, {median:.3f} s each (median), {max(times):.2f} s the slowest")
     print(f"{worked:.3f} s of processor time each, all processes together; load {os.getloadavg()[0]:.1f}")
     quarter, last = rows[len(rows) // 4], rows[-1]
-    grown = last[1] / quarter[1]
-    print(f"memory grew by {grown - 1:.1%} from evaluation {quarter[0]} to {last[0]}")
-    return int(grown > GROWTH or last[2] > quarter[2] or last[3] > quarter[3] or min(median, worked) > SLOWEST_S)
+    grown, on_gpu = last.mb / quarter.mb, last.gpu_mb / (quarter.gpu_mb or 1.0)
+    said = f", the GPU's by {on_gpu - 1:.1%}" if quarter.gpu_mb else ""
+    print(f"memory grew by {grown - 1:.1%}{said} from evaluation {quarter.evaluations} to {last.evaluations}")
+    leaks = last.descriptors > quarter.descriptors or last.processes > quarter.processes
+    return int(max(grown, on_gpu) > GROWTH or leaks or min(median, worked) > SLOWEST_S)
 
 
-def _state() -> tuple[float, int, int]:
-    """Megabytes and open descriptors of this process and everything that it started, and how many these are."""
+def _line(cells: Iterable[str]) -> str:
+    return "  ".join(f"{cell:>11}" for cell in cells)
+
+
+def _row(times: Sequence[float], evaluations: int, device: str) -> Row:
     mine = _ours()
-    return held_bytes(mine) / 1e6, sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in mine), len(mine)
+    gpu = driver_state("memory.used") if device == "cuda" else ""  # "1234 MiB"
+    gpu_mb = float(gpu.split()[0]) * 1.048576 if gpu else 0.0
+    descriptors = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in mine)
+    return Row(evaluations, held_bytes(mine) / 1e6, gpu_mb, descriptors, len(mine), statistics.median(times))
 
 
 def _cpu_s() -> float:
@@ -81,4 +114,7 @@ def _is_ours(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(int(a) if a.isdigit() else a for a in sys.argv[1:])))
+    try:
+        sys.exit(main(*(int(a) if a.isdigit() else a for a in sys.argv[1:])))
+    except JudgeError as error:
+        sys.exit(str(error))

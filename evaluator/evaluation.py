@@ -125,7 +125,7 @@ class Evaluation:
     )  # seconds of work by child and step, "device baseline eager"
 
     @property
-    def figures(self) -> tuple[Timing, ...] | tuple[Modelled, ...]:
+    def figures(self) -> tuple[Timing | Modelled, ...]:
         """Its times, by shape, the headline first: measured ones where there are any, else modelled ones. None for what
         did not pass, whatever a cost model once said of it."""
         if self.verdict is not Verdict.PASSED:

@@ -17,7 +17,7 @@ def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str 
     worker.close()
     try:
         calls = [str(call) for call in worker.request("steps", seconds, asked).data["calls"]]
-    except (ChildFailure, ChildRaised):
+    except (ChildFailure, ChildRaised, LookupError, TypeError):  # the last two: an answer that is none
         worker.close()
         return None
     if len(calls) == 1:  # nothing else can have failed

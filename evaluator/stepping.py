@@ -20,19 +20,19 @@ def run_only(bound: Bound, number: int) -> None:
     """Runs one launch of the program, counted from 0, on what those before it left behind, and waits for it."""
     if number == 0:
         bound.reset()
-    places, module = itertools.count(), bound.module
+    places, names = itertools.count(), vars(bound.module)
 
     def launched(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         if next(places) == number:
             kernel[grid](*arguments, **options)
 
-    plain, module.launched = module.launched, launched
-    module.REPEATS.clear()  # of earlier calls, which would run them all
+    plain, names["launched"] = names["launched"], launched
+    names["REPEATS"].clear()  # of earlier calls, which would run them all
     try:
         bound.launch()
     finally:
-        module.launched = plain
-        module.REPEATS.clear()
+        names["launched"] = plain
+        names["REPEATS"].clear()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth import __version__
 
 LARGEST = 16 << 20  # bytes of a receipt's file
-SLOWER = 1.05  # a repeated median up to this much above the receipt's is the same result
+SLOWER = 1.05  # a repeated time up to this much above the receipt's is the same result
+SEEDS = 1 << 62  # what a random generator takes
 _SAME_NUMBERS = ("torch", "triton", "python")  # with these equal, a check's error ratio is equal to the last bit
 
 
@@ -33,6 +35,12 @@ class Receipt:
     def __post_init__(self) -> None:
         if self.candidate.id != self.evaluation.candidate or self.candidate.task != self.evaluation.task:
             raise ValueError(f"its evaluation is not of its candidate, {self.candidate.id} for {self.candidate.task}")
+        if not 0 <= self.evaluation.seed < SEEDS:
+            raise ValueError(f"{self.evaluation.seed} is no seed")
+        for timing in self.evaluation.timings:
+            for what in (timing, *timing.baselines):
+                if not 0 < what.low_ms <= what.median_ms <= what.high_ms < math.inf:
+                    raise ValueError(f"its times at {timing.shape} are none: a median lies in its interval, above 0 ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,15 @@ def read_receipt(path: Path) -> Receipt:
     return found
 
 
-def compare(before: Evaluation, after: Evaluation) -> Comparison:
-    """What of `before` the repetition `after` confirms; both are of one candidate, with one seed."""
+def compare(before: Evaluation, after: Evaluation, fresh: Evaluation | None = None) -> Comparison:
+    """What of `before` the repetition `after` confirms; both are of one candidate, with one seed. fresh: a judgement on
+    a seed that nobody chose, since one that was chosen may be the only one on which a candidate passes."""
     broken, notes = [*_verdicts(before, after)], [*_surroundings(before, after)]
     if not broken:
         broken += _checks(before, after, notes)
         broken += _timings(before, after, notes)
+    if fresh and fresh.verdict is not before.verdict:
+        broken.append(f"on the fresh seed {fresh.seed} the verdict is {fresh.verdict}: {fresh.diagnostics[0]}")
     for name, what in (("task_hash", "the task's source"), ("generated_hash", "the generated code")):
         was, now = before.environment.get(name), after.environment.get(name)
         if was != now:
@@ -94,11 +105,16 @@ def _surroundings(before: Evaluation, after: Evaluation) -> Iterator[str]:
 
 
 def _checks(before: Evaluation, after: Evaluation, notes: list[str]) -> Iterator[str]:
-    """The same inputs must give the same error ratios where the same arithmetic ran."""
+    """The same inputs must give the same error ratios where the same arithmetic ran. A stage that ran here and repeated
+    none of its checks was never asked for the receipt's seed."""
     now = {_key(check): check for check in after.checks}
     missing = [check for check in before.checks if _key(check) not in now]
     if missing:
         notes.append(f"{len(missing)} of {len(before.checks)} checks were not repeated, as {missing[0].stage} ones")
+    for stage in dict.fromkeys(check.stage for check in after.checks):
+        own = [check for check in before.checks if check.stage == stage]
+        if own and all(check in missing for check in own):
+            yield f"none of its {len(own)} checks of the stage {stage} is one that the seed {before.seed} gives"
     equal = all(before.environment.get(n) == after.environment.get(n) for n in (*_SAME_NUMBERS, "version", "device"))
     for check in before.checks:
         again = now.get(_key(check))
@@ -121,10 +137,18 @@ def _timings(before: Evaluation, after: Evaluation, notes: list[str]) -> Iterato
         again = now.get((timing.shape, timing.device))
         if again is None:
             notes.append(f"{timing.shape}: {timing.median_ms:.4g} ms on {timing.device} was not measured again here")
-        elif again.low_ms > timing.high_ms * SLOWER:
+        elif again.low_ms > timing.median_ms * SLOWER:
             yield f"{timing.shape}: {_time(timing)} then, {_time(again)} here"
+        elif slow := _slow_peers(timing, again):
+            yield f"{timing.shape}: {slow[0]} is faster than was said: {_time(timing)} then, {_time(again)} here"
         else:
             notes.append(f"{timing.shape}: {_time(timing)} then, {_time(again)} here")
+
+
+def _slow_peers(before: Timing, after: Timing) -> list[str]:
+    """Baselines that took longer then than they do here: a speedup is as much theirs as the candidate's."""
+    now = {baseline.name: baseline for baseline in after.baselines}
+    return [b.name for b in before.baselines if b.name in now and b.median_ms > now[b.name].high_ms * SLOWER]
 
 
 def _time(timing: Timing) -> str:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from coda_synth.agent.cli_report import report
-from coda_synth.agent.cli_view import attempts_table
+from coda_synth.agent.cli_view import attempts_table, console, table
 from coda_synth.agent.feedback import feedback, line
 from coda_synth.coda_api.errors import Diagnostic, Edit
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
@@ -44,6 +44,19 @@ def test_what_did_not_pass_shows_no_time_anywhere(verdict: Verdict) -> None:
     for told in (screen.file.getvalue(), feedback(attempt), line(attempt)):
         assert "does not fit" in told and not re.search(r"2\.4|modelled|\d ms", told), told
     assert attempt_row(attempt).time_ms is None and attempt_row(attempt).vs_bare is None
+
+
+def test_no_text_of_a_candidate_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "x = 1  # \x1b[2J\x1b[1;1HPASSED \x9b31m \u202e"
+    told = Diagnostic("R", f"wrong: {evil}", 1, 1)
+    found = Evaluation("c", "t", Verdict.REJECTED, "read", 1, diagnostics=(told,), environment={"target": evil})
+    screen = console()
+    for part in report(found, evil, f"{evil}.coda"):
+        screen.print(part)
+    screen.print(table(("why",), [(evil,)]))
+    screen.print(evil, markup=False)
+    shown = capsys.readouterr().out
+    assert "PASSED" in shown and not {"\x1b", "\x9b", "\u202e"} & set(shown)
 
 
 def test_a_map_has_a_legend() -> None:

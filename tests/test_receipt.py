@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from coda_synth.evaluator.evaluation import Candidate, Timing, Verdict
+from coda_synth.evaluator.evaluation import Baseline, Candidate, Timing, Verdict
 from coda_synth.evaluator.judge import Judge
 from coda_synth.runs.export import write
 from coda_synth.runs.receipt import Receipt, ReceiptError, compare, read_receipt, receipt_data
@@ -86,6 +87,50 @@ def test_a_slower_time_breaks_it_and_another_device_does_not(receipt: Receipt) -
     assert "1 ms" in compare(timed(1.0), timed(1.2)).broken[0]
     found = compare(timed(1.0), timed(1.2, "H100"))
     assert found.holds and any("not measured again" in note for note in found.notes)
+
+
+def test_a_baseline_that_was_made_slow_breaks_it(receipt: Receipt) -> None:
+    def timed(eager: float):
+        peer = Baseline("eager", eager, eager * 0.99, eager * 1.01)
+        return replace(receipt.evaluation, timings=(Timing("8b", {"T": 1}, "H200", 1, 1, 1, 50, 0.1, 0.0, (peer,)),))
+
+    assert compare(timed(2.0), timed(2.05)).holds and compare(timed(2.0), timed(3.0)).holds
+    assert "eager is faster than was said" in compare(timed(20.0), timed(2.0)).broken[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "median", "high"), [(1, 0.5, 2), (1e-9, math.nan, math.inf), (0.9, 1, math.inf), (0, 0, 0)]
+)
+def test_times_that_are_none_make_no_receipt(receipt: Receipt, low: float, median: float, high: float) -> None:
+    """An interval without an end would hold whatever is measured."""
+    for timing in (
+        Timing("8b", {"T": 1}, "H200", median, low, high, 50, 0.1, 0.0, ()),
+        Timing("8b", {"T": 1}, "H200", 1, 1, 1, 50, 0.1, 0.0, (Baseline("eager", median, low, high),)),
+    ):
+        with pytest.raises(ValueError, match="its times at 8b are none"):
+            Receipt("", CANDIDATE, replace(receipt.evaluation, timings=(timing,)))
+
+
+def test_a_wide_interval_does_not_excuse_a_slower_time(receipt: Receipt) -> None:
+    claimed = replace(receipt.evaluation, timings=(Timing("8b", {"T": 1}, "H200", 0.1, 0.1, 99.0, 50, 0.1, 0.0, ()),))
+    real = replace(receipt.evaluation, timings=(Timing("8b", {"T": 1}, "H200", 2.0, 1.9, 2.1, 50, 0.1, 0.0, ()),))
+    assert "0.1 ms" in compare(claimed, real).broken[0]
+
+
+def test_a_seed_that_gave_other_checks_breaks_it(judge: Judge, receipt: Receipt) -> None:
+    other = replace(receipt.evaluation, seed=receipt.evaluation.seed + 1)
+    broken = compare(other, judge.evaluate(CANDIDATE, seed=other.seed)).broken
+    assert any("none of its" in said and "stage meaning" in said for said in broken)
+    for seed in (-1, 1 << 70):
+        with pytest.raises(ValueError, match="no seed"):
+            Receipt("", CANDIDATE, replace(receipt.evaluation, seed=seed))
+
+
+def test_a_seed_that_was_chosen_is_not_the_only_one(receipt: Receipt) -> None:
+    true = receipt.evaluation
+    assert compare(true, true, replace(true, seed=4)).holds
+    fresh = replace(true, seed=4, verdict=Verdict.INCORRECT, diagnostics=(_said(),), modelled=())
+    assert "on the fresh seed 4 the verdict is INCORRECT" in compare(true, true, fresh).broken[0]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": 1}', "[" * 100_000, "\0"])
