@@ -57,12 +57,16 @@ def bound(bare_ms: Sequence[float], bytes_ms: float) -> list[float]:
 
 
 def share(compiled: Sequence[float], ours: Sequence[float], least: Sequence[float]) -> Figure | None:
-    """(compiled - ours) / (compiled - least) of times: 0 is as fast as compiled, 1 at the bound. None where the gap is
-    not above LEAST_GAP of the bound, or is not there in every round."""
-    gaps = [c - b for c, b in zip(compiled, least, strict=True)]
-    if min(gaps) <= 0 or ratio(gaps, least).value <= LEAST_GAP:
+    """(compiled - ours) / (compiled - least) of times: 0 is as fast as compiled, 1 at the bound.
+
+    Made of the ratios to compiled, whose intervals it takes at their worst together. None where the gap is not above
+    LEAST_GAP of the bound, or where its interval holds none.
+    """
+    own, floor = ratio(ours, compiled), ratio(least, compiled)
+    if floor.high >= 1 or 1 <= (1 + LEAST_GAP) * floor.value:
         return None
-    return figure([(c - o) / gap for c, o, gap in zip(compiled, ours, gaps, strict=True)])
+    corners = [(1 - o) / (1 - f) for o in (own.low, own.high) for f in (floor.low, floor.high)]
+    return Figure((1 - own.value) / (1 - floor.value), min(corners), max(corners))
 
 
 def mean(figures: Sequence[Figure]) -> Figure:

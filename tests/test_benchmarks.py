@@ -7,15 +7,20 @@ import math
 import os
 import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
 from benchmarks import gap, h200, table
-from benchmarks.contest import checked
+from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
 from benchmarks.sanitize import differing, finalist, small_sizes
@@ -23,8 +28,9 @@ from benchmarks.sanitize import differing, finalist, small_sizes
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_a_share_of_the_gap_is_taken_in_each_round() -> None:
-    """2 of 5, 3 of 5 and 3 of 6; of three rounds the interval is all of them."""
+def test_a_share_of_the_gap_has_the_intervals_of_both_ratios() -> None:
+    """Ours takes 3/4 of compiled's time, from 8/11 to 8/10; the bound 1/2, from 1/2 to 6/11: so the share is 1/2, from
+    (2/10) / (1/2) to (3/11) / (5/11)."""
     found = gap.share([10.0, 11.0, 12.0], [8.0, 8.0, 9.0], [5.0, 6.0, 6.0])
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.4, 0.6))
@@ -39,7 +45,7 @@ def test_a_share_can_be_negative_and_above_one() -> None:
 def test_where_the_gap_is_small_there_is_no_share() -> None:
     assert gap.share([10.2] * 3, [10.1] * 3, [10.0] * 3) is None
     assert gap.share([10.4] * 3, [10.1] * 3, [10.0] * 3) is not None
-    assert gap.share([10.4, 10.4, 9.9], [10.1] * 3, [10.0] * 3) is None, "in one round there was none"
+    assert gap.share([10.4, 10.4, 9.9], [10.1] * 3, [10.0] * 3) is None, "the interval holds a gap of none"
 
 
 def test_the_bound_is_the_larger_of_gemms_and_bytes() -> None:
@@ -195,6 +201,29 @@ def test_repeats_small(told: dict[str, list[str]]) -> None:
 
 def test_the_host_needs_a_gpu(told: dict[str, list[str]]) -> None:
     assert "only be measured with a GPU" in told["host.py"][0]
+
+
+class _Told:
+    """A clock that believes what a run says it took."""
+
+    name = "none"
+
+    def laps(self, laps: Sequence[Lap]) -> list[float]:
+        return [cast(float, lap.run()) for lap in laps]
+
+
+def test_a_row_is_made_of_what_was_timed() -> None:
+    told = {"ours": 2.0, "bare_gemm": 1.0, "eager": 8.0, "max_autotune": 5.0}
+    runs = {name: partial(float, ms) for name, ms in told.items()}
+    sizes, lost = {"T": 40}, {"liger": ["s"]}
+    bound = finalist("linear_bias", "cpu")
+    contest = Contest(task("linear_bias"), sizes, bound, runs, lost, ("quack is left out",), 2e-3, 4e-3, 1.5, _Told())
+    row = h200.row_of(contest, Namespace(tiny=True, seconds=0.0))
+    assert (row["ms"], row["eager"], row["bare_gemm"], row["max_autotune"]) == (2.0, 4.0, 0.5, 2.5)
+    assert row["bound"] == 0.75, "the bytes take longer than the GEMM"
+    assert row["share"]["value"] == pytest.approx(3.0 / 3.5)
+    assert row["direction"] == "forward" and row["shape"] == "tiny"
+    assert row["without"] == lost and row["left_out"] == ["quack is left out"] and len(row["rounds"]["eager"]) == 3
 
 
 class _Restless:
