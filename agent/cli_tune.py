@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from coda_synth.agent.cli_view import Progress
     from coda_synth.agent.tune import Try
     from coda_synth.agent.tune_cache import Found, Key
-    from coda_synth.agent.workbench import Described, Workbench
+    from coda_synth.agent.workbench import Workbench
     from coda_synth.evaluator.evaluation import Evaluation
     from coda_synth.evaluator.facts import TaskFacts
+    from coda_synth.evaluator.proposed import Described
 
 
 @dataclass(frozen=True, slots=True)

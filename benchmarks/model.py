@@ -76,11 +76,11 @@ def _over_least(times: Sequence[float]) -> tuple[float, ...]:
 
 def main() -> None:
     found = [row for path in (map(Path, sys.argv[1:]) if sys.argv[1:] else [MEASURED]) for row in rows(path)]
-    print(f"{'task':24s}{'sizes':30s}{'loss':>7s}{'worst':>7s}  modelled / measured, over the least")
+    print(f"{'task':32s}{'sizes':30s}{'loss':>7s}{'worst':>7s}  modelled / measured, over the least")
     for row in found:
         sizes = " ".join(map(str, row.sizes.values()))
         both = "  ".join(f"{a:.3f}/{b:.3f}" for a, b in zip(row.modelled, row.measured, strict=True))
-        print(f"{row.task:24s}{sizes:30s}{row.loss:7.1%}{row.worst:7.1%}  {both}")
+        print(f"{row.task:32s}{sizes:30s}{row.loss:7.1%}{row.worst:7.1%}  {both}")
     best = sum(row.worst == 0 for row in found)
     print(
         f"the pick is the measured best in {best} of {len(found)}; mean loss {mean(r.loss for r in found):.1%},"

@@ -2,8 +2,8 @@
 bound, and what of its epilogue no mainloop hides. How many tiles there are is the cost model's matter.
 
 The constants come from one H200: they are fitted to benchmarks/results/schedules-h200-2026-11-29.json, where the same
-programs ran under several schedules (docs/tuner.md says how well they fit). Two are not: LATENCY_S is only bounded from
-above by those figures, and the price of a spill is what its bytes need at least.
+programs ran under several schedules; docs/tuner.md says how well they fit and what they do not see. Two are not fitted:
+LATENCY_S is only bounded from above by those figures, and the price of a spill is what its bytes need at least.
 """
 
 from __future__ import annotations
