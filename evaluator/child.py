@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from coda_synth.evaluator import stopwatch
 from coda_synth.evaluator.channel import (
     NONCE_BYTES,
     PREFIX_BYTES,
@@ -38,7 +39,6 @@ import coda_synth
 _SLICE_S = 0.05  # how often limits are looked at while waiting
 _FAMILY_S = 0.5  # how often everything that the child started is looked for
 _LOG_TAIL = 2000
-_STEPS = 100  # of which an answer may tell the time
 _OWN = {
     "PYTHONUNBUFFERED": "1",  # what one candidate makes it print must not come out while the next one runs
     "PYTHONSAFEPATH": "1",  # a folder with a json.py in it must not replace parts of the judge that is called there
@@ -69,8 +69,7 @@ class ChildCrashed(ChildFailure):
 
 
 class ChildRaised(Exception):
-    """The child lives, and its handler raised: an answer, for the stage to judge. call: the program's call whose code
-    it was, if that is known."""
+    """The child lives, and its handler raised: an answer, for the stage to judge. call: whose code it was, if known."""
 
     def __init__(self, raised: Raised) -> None:
         super().__init__(f"{raised.kind}: {raised.message}")
@@ -128,7 +127,7 @@ class Child:
         self._open = False
         if "raised" in answer.data:
             raise ChildRaised(Raised(**answer.data["raised"]))
-        for step, spent in _stages(answer).items():
+        for step, spent in stopwatch.told(answer.data.get("stages")).items():
             self.stages[step] = self.stages.get(step, 0.0) + spent
         return replace(answer, data={name: value for name, value in answer.data.items() if name != "stages"})
 
@@ -281,14 +280,6 @@ class Child:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _LOG_TAIL))
         return self._log.read().decode(errors="replace").strip()
-
-
-def _stages(answer: Message) -> Mapping[str, float]:
-    """What the answer says of its time, which nothing depends on; nonsense is nothing."""
-    said = answer.data.get("stages")
-    if not isinstance(said, dict) or len(said) > _STEPS:
-        return {}
-    return {str(step)[:40]: float(spent) for step, spent in said.items() if isinstance(spent, (int, float))}
 
 
 def _import_path() -> dict[str, str]:

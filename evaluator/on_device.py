@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,8 @@ def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) ->
     checker = Checker(trial, judge.reference, judge.limits.device_s)
     trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
     with trial.entering("device"):
-        small = [*_device_cases(judge, trial), *_cut_cases(trial)]
+        sizes = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial)).data
+        small = [*_device_cases(trial, sizes), *_cut_cases(trial, sizes["even"])]
         checker.expect(small)
         for case in small:
             checker.check(judge.gpu, case)
@@ -68,13 +71,12 @@ def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mappi
 # ---- the cases -------------------------------------------------------------------------------------------------------
 
 
-def _device_cases(judge: Judge, trial: Trial) -> list[Case]:
+def _device_cases(trial: Trial, sizes: Mapping[str, Mapping[str, int]]) -> list[Case]:
     """Every style with the shipped schedules on a few tiles, aligned and odd, and the shapes that the task checks."""
-    reply = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial))
     styles, shapes, few = trial.facts.styles, trial.facts.check_shapes, trial.facts.styles[:4]
-    wanted = [(reply.data["even"], style) for style in styles] + [(reply.data["odd"], style) for style in few]
-    wanted += [(sizes, styles[i % len(styles)]) for i, sizes in enumerate(shapes)]
-    return [_case(trial, sizes, style, 100 + i) for i, (sizes, style) in enumerate(wanted)]
+    wanted = [(sizes["even"], style) for style in styles] + [(sizes["odd"], style) for style in few]
+    wanted += [(shape, styles[i % len(styles)]) for i, shape in enumerate(shapes)]
+    return [_case(trial, shape, style, 100 + i) for i, (shape, style) in enumerate(wanted)]
 
 
 def _case(trial: Trial, sizes: Mapping[str, int], style: str, number: int, rows: tuple[int, ...] | None = None) -> Case:
@@ -84,25 +86,29 @@ def _case(trial: Trial, sizes: Mapping[str, int], style: str, number: int, rows:
 
 def _full_case(trial: Trial, sizes: Mapping[str, int], index: int) -> Case:
     """A real shape, of which a sample of rows goes to the oracle; everything where the task has no row dim."""
-    return _case(trial, sizes, "normal", 400 + index, _sample(trial.facts, sizes))
+    return _case(trial, sizes, "normal", 400 + index, sample(trial.facts, sizes, trial.seed + 400 + index))
 
 
-def _sample(facts: TaskFacts, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Rows spread over the whole height with a stride that meets every place in a tile, and the last ones."""
+def sample(facts: TaskFacts, sizes: Mapping[str, int], seed: int) -> tuple[int, ...] | None:
+    """One row of each stretch of the height, which one is the seed's secret, and the first and last ones; None where
+    every row can be compared."""
     if facts.row is None or sizes[facts.row] <= SAMPLED_ROWS:
         return None
-    height = sizes[facts.row]
-    stride = height // SAMPLED_ROWS | 1  # odd
-    return tuple(sorted({*range(0, height, stride), *range(height - 8, height)}))
+    height, draw = sizes[facts.row], random.Random(seed)
+    edges = [height * i // SAMPLED_ROWS for i in range(SAMPLED_ROWS + 1)]
+    chosen = {draw.randrange(low, high) for low, high in itertools.pairwise(edges)}
+    return tuple(sorted({0, *chosen, *range(height - 8, height)}))
 
 
-def _cut_cases(trial: Trial) -> list[Case]:
-    """The headline shape with few rows, compared whole, for a task with outputs that mix rows (a mean)."""
+def _cut_cases(trial: Trial, few: Mapping[str, int]) -> list[Case]:
+    """For a task with outputs that mix rows (a mean, a weight's gradient), which no sample of rows can show: compared
+    whole, the headline shape with few rows, and all of its rows with `few` of everything else."""
     facts = trial.facts
     if facts.row is None or all(o.dims and str(o.dims[0]) == facts.row for o in facts.signature.outputs):
         return []
-    sizes = {**facts.headline[1], facts.row: CUT_ROWS}
-    return [_case(trial, sizes, "normal", 500)]
+    headline, row = facts.headline[1], facts.row
+    shapes = {**headline, row: CUT_ROWS}, {**few, row: headline[row]}
+    return [_case(trial, sizes, "normal", 500 + i) for i, sizes in enumerate(shapes)]
 
 
 # ---- the time --------------------------------------------------------------------------------------------------------

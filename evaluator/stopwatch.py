@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+_STEPS = 100  # of which an answer may tell the time
 
 _spent: dict[str, float] = {}
 _inner: list[float] = [0.0]  # seconds of steps inside each step that is open
@@ -31,6 +34,13 @@ def spend(name: str, seconds: float) -> None:
 
 def _add(name: str, seconds: float) -> None:
     _spent[name] = _spent.get(name, 0.0) + seconds
+
+
+def told(said: Any) -> Mapping[str, float]:
+    """What an answer says of its time, which nothing depends on; nonsense is nothing."""
+    if not isinstance(said, dict) or len(said) > _STEPS:
+        return {}
+    return {str(step)[:40]: float(spent) for step, spent in said.items() if isinstance(spent, (int, float))}
 
 
 def drained() -> dict[str, float]:

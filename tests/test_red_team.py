@@ -6,6 +6,7 @@ data cannot even try, the lowering is compromised (tests/compromised_worker.py) 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -32,7 +33,7 @@ from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.judge import Judge, Limits
 from coda_synth.evaluator.measured import Measured
-from coda_synth.evaluator.on_device import unlike
+from coda_synth.evaluator.on_device import _cut_cases, sample, unlike
 from coda_synth.evaluator.race import Lap, WallClock, race
 from coda_synth.evaluator.serial import from_data
 from coda_synth.evaluator.signature import signature
@@ -637,6 +638,33 @@ def test_110_a_folder_cannot_replace_parts_of_the_judge(tmp_path: Path, monkeypa
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with Judge(device="cpu") as there:
         assert there.evaluate(Candidate("linear_residual", BASE)).verdict is Verdict.PASSED
+
+
+def test_121_the_rows_of_a_full_shape_that_are_looked_at_are_the_seeds_secret(judge: Judge) -> None:
+    facts = judge._describe("linear_residual", "bfloat16")
+    sizes = facts.headline[1]
+    found = [sample(facts, sizes, seed) for seed in range(40)]
+    assert found[0] == sample(facts, sizes, 0) != found[1]
+    seen = {row for rows in found for row in rows or ()}
+    assert len(seen) > 0.6 * sizes["T"]  # no row is safe for long
+    for rows in found:
+        assert rows is not None and len(rows) < 280 and {0, sizes["T"] - 1} <= set(rows)
+        assert max(b - a for a, b in itertools.pairwise(rows)) < 2 * sizes["T"] // 256
+        assert len({row % 64 for row in rows}) > 50  # places in a tile
+    assert sample(facts, {**sizes, "T": 200}, 1) is None
+
+
+def test_122_what_mixes_rows_is_compared_at_full_height(judge: Judge) -> None:
+    name = "linear_backward"
+    facts = judge._describe(name, "bfloat16")
+    trial = Trial(Candidate(name, worked_candidate(name)), facts, 5, lambda _: None, environment={"sms": "132"})
+    few = judge.builder.request("device_sizes", 20.0, judge.asked(trial)).data["even"]
+    wide, high = _cut_cases(trial, few)
+    assert wide.rows is high.rows is None
+    headline = facts.headline[1]
+    assert wide.sizes == {**headline, "T": 512} and high.sizes["T"] == headline["T"]
+    assert all(high.sizes[symbol] < headline[symbol] for symbol in headline if symbol != "T")
+    assert _cut_cases(replace(trial, facts=judge._describe("linear_swiglu", "bfloat16")), few) == []
 
 
 # ---- the honest suite ------------------------------------------------------------------------------------------------
