@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from coda_synth.agent.planner_pieces import pieces
 from coda_synth.coda_api.devices import UnknownDevice, device
 from coda_synth.coda_api.schedule import Schedule, ScheduleError
 from coda_synth.evaluator.evaluation import Evaluation, Verdict
@@ -102,6 +103,7 @@ def _moves(base: Attempt, kernels: tuple[str, ...], hints: Hints) -> Iterator[Mo
     for kernel, spilled in _spills(base).items():
         if kernel in now:
             yield from _fewer_registers(kernel, now[kernel], spilled)
+    yield from pieces(_source(base), found, now)
     for mainloop in _MAINLOOPS if _measured_on_hopper(found) else ():
         for kernel in kernels:
             yield kernel, dict(mainloop), "to compare mainloops"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.groups import tile_step
-from coda_synth.coda_api.kernel_time import Work, depth_efficiency, tile_efficiency, tile_s
+from coda_synth.coda_api.kernel_time import Work, depth_efficiency, piece_s, summed_s, tile_efficiency, tile_s
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import stored_dtype
@@ -34,8 +34,9 @@ LAUNCH_S = 3e-6  # filling and draining the device once
 
 @dataclass(frozen=True, slots=True)
 class LaunchCost:
-    """One launch. seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what
-    shared memory leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages."""
+    """One call: its launch, or both of them where K is cut in pieces, and then a tile counts once for each piece.
+    seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what shared memory
+    leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages."""
 
     call: str
     flops: int
@@ -45,6 +46,7 @@ class LaunchCost:
     tile_efficiency: float
     seconds: float
     depth_efficiency: float = 1.0
+    pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,33 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     if unit.gemm is None:
         return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + LAUNCH_S)
     rate = device.matmul_flops(traffic.signature.dtype)
-    shape, depth = tile_efficiency(schedule, device), depth_efficiency(schedule, device, rate)
+    shape = tile_efficiency(schedule, device)
+    depth = depth_efficiency(schedule, device, rate * shape)
     work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
     waves = -(-tiles // device.sms)
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
+    if schedule.split_k > 1:
+        seconds, moved, tiles = _in_pieces(traffic, call, device, work, shape * depth, rows * cols, tiles)
+        waves = -(-tiles // device.sms)
     flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
-    return LaunchCost(call.name, flops, moved, tiles, tiles / (waves * device.sms), shape, seconds, depth)
+    return LaunchCost(
+        call.name, flops, moved, tiles, tiles / (waves * device.sms), shape, seconds, depth, schedule.split_k
+    )
+
+
+def _in_pieces(
+    traffic: _Traffic, call: Call, device: Device, work: Work, efficiency: float, product: int, tiles: int
+) -> tuple[float, int, int]:
+    """Seconds, bytes and pieces of tiles of a call whose sum along K is cut: the pieces go through memory once."""
+    schedule, pieces = traffic.schedules[call.name], tiles * traffic.schedules[call.name].split_k
+    workspace, operands = 4 * product * schedule.split_k, traffic.operands(call)
+    rest = traffic.read(call) + traffic.written(call) - operands
+    first = -(-pieces // device.sms) * piece_s(schedule, device, work, efficiency)
+    second = -(-tiles // device.sms) * summed_s(schedule, device, work)
+    seconds = max((operands + workspace) / device.copy_bytes_per_s, first)
+    seconds += max((workspace + rest) / device.copy_bytes_per_s, second) + 2 * LAUNCH_S
+    return seconds, operands + rest + 2 * workspace, pieces
 
 
 def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int, rate: float) -> Work:

@@ -1,23 +1,32 @@
 """The schedules that a kernel starts from where neither its author nor a tuner has said anything.
 
-The order follows what was measured on one H200 (docs/hopper.md): two groups of warps that take tiles by turns hide a
-whole epilogue under the other group's mainloop, unless that epilogue waits for tiles of its own and the mainloop is
-short, or keeps running values of its rows; then one wide tile shared by all warps is faster: it moves fewer bytes
-through shared memory and leaves half as many partials.
+For large products the order follows what was measured on one H200 (docs/hopper.md): two groups of warps that take tiles
+by turns hide a whole epilogue under the other group's mainloop, unless that epilogue waits for tiles of its own and the
+mainloop is short, or keeps running values of its rows; then one wide tile shared by all warps is faster: it moves fewer
+bytes through shared memory and leaves half as many partials. For small ones it follows from counts (docs/small.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import inf
 
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
-from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.schedule import ALLOWED, Schedule
 
-H200_SHARED = 232448  # bytes that one block may take
+H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
 POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _LONG = 8192  # a reduction so long that an epilogue which loads tiles hides under it as well
+
+FEW_ROWS = 64  # of which a product reads its weight once, bound by memory
+_FILLED = 0.7  # the share of the processors that must have a tile
+_WIDTHS = (128, 64, 32)
+_DEEPEST = 8
+_EPILOGUE_SHARED = 32 * 1024  # what the epilogue of a small tile exchanges, at most
+_PIECE, _WORTH_CUTTING = 1024, 4096  # of K: the least piece, and the least that is cut, since a second launch must pay
 
 
 def wide(shared_bytes: int) -> Schedule:
@@ -26,14 +35,60 @@ def wide(shared_bytes: int) -> Schedule:
 
 
 def default_schedules(
-    kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], form: str, shared_bytes: int = H200_SHARED
+    kernel: Kernel,
+    live: Mapping[str, Value],
+    sizes: Mapping[str, int],
+    form: str,
+    shared_bytes: int = H200_SHARED,
+    processors: int = H200_PROCESSORS,
 ) -> tuple[Schedule, ...]:
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
     if kernel.gemm is None:
         return (POINTWISE,)
+    last = wide(shared_bytes)
+    rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
+    if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:
+        return (*_small(rows, cols, inner, form, shared_bytes, processors), last)
     if form != "hopper":
-        return (wide(shared_bytes),)
+        return (last,)
     loads = any(v.word == "param" and v.rows is not None and v.cols is not None for v in walk(live))
-    long = kernel.gemm.inner.size(sizes) >= _LONG
     running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())
-    return (*(_TURNS if not running and (long or not loads) else ()), wide(shared_bytes))
+    return (*(_TURNS if not running and (inner >= _LONG or not loads) else ()), last)
+
+
+def _small(rows: int, cols: int, inner: int, form: str, shared_bytes: int, processors: int) -> Iterator[Schedule]:
+    """The largest tile that gives nearly every processor one; or else narrow tiles with a K cut in as many pieces as
+    there are processors for, the narrowest first: groups of columns may need a wider one."""
+    least = next((m for m in (16, 32) if rows <= m), 64)
+    heights = (128, least) if rows > FEW_ROWS else (least,)
+    tiles = [_small_tile(m, n, form, shared_bytes) for m in heights for n in _WIDTHS if m <= n or m == least]
+    yield from [s for s in tiles if _tiles(rows, cols, s) >= _FILLED * processors][:1]
+    for schedule in [*reversed(tiles), _small_tile(least, 256, form, shared_bytes)]:
+        if schedule.block_m == least:
+            yield _cut(schedule, _tiles(rows, cols, schedule), inner, processors)
+
+
+def _small_tile(block_m: int, block_n: int, form: str, shared_bytes: int) -> Schedule:
+    """As many stages as fit: a step is short, and only many of them on their way keep the memory busy."""
+    depth = 32 if form == "pointer" else 64  # pointers and masks take registers, and so many of them as a step has
+    warps = 8 if block_m * block_n > 2 * depth * 64 else 4
+    one = Schedule(block_m, block_n, depth, 1, warps, mainloop="auto" if block_m >= 64 else "portable")
+    stages = (shared_bytes - _EPILOGUE_SHARED) // one.operand_bytes()
+    return replace(one, stages=max(2, min(_DEEPEST, stages)))
+
+
+def _cut(schedule: Schedule, tiles: int, inner: int, processors: int) -> Schedule:
+    """With the least split_k that makes the fewest rounds of the processors, each as long as a piece."""
+    if inner < _WORTH_CUTTING or 2 * tiles > processors:
+        return schedule
+    best, shortest = 1, inf
+    for pieces in ALLOWED["split_k"]:
+        assert isinstance(pieces, int)
+        rounds = -(-tiles * pieces // processors) / pieces
+        if inner >= pieces * _PIECE and rounds < shortest:
+            best, shortest = pieces, rounds
+    return replace(schedule, split_k=best)
+
+
+def _tiles(rows: int, cols: int, schedule: Schedule) -> int:
+    return -(-rows // schedule.block_m) * -(-cols // schedule.block_n)

@@ -100,9 +100,13 @@ class KernelEmitter:
         return [
             *at,
             "acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)",
-            f"for k in range(0, {self.sizes.text(gemm.inner)}, BLOCK_K):",
+            f"for k in {self._along_k(self.sizes.text(gemm.inner))}:",
             *(f"    {line}" for line in inside),
         ]
+
+    def _along_k(self, length: str) -> str:
+        """The steps of the mainloop."""
+        return f"range(0, {length}, BLOCK_K)"
 
     def _left(self, gemm: Gemm) -> tuple[str, str]:
         """The statement that places the tile's rows, "" where a descriptor does, and the text of a load."""
@@ -135,10 +139,11 @@ class KernelEmitter:
         return ["rows = row + tl.arange(0, BLOCK_M)"] if self.slice.outer.lines or row_states else []
 
     def _slices(self, inner_name: str, states: list[str], passed: list[str]) -> list[str]:
-        lines, blocks = self._split() if self.kernel.gemm else ([], {})
+        lines = self._split()[0] if self.kernel.gemm else []
         result = f"{', '.join(states)} = " if states else ""
         for columns in self.geometry.offsets():
-            products = [blocks[c] for c in columns] if self.kernel.gemm else []
+            before, products = self._products(columns)
+            lines.extend(before)
             start = f"col + {columns[0]}" if columns[0] else "col"
             slice_n = str(self.geometry.segment_n)
             call = call_text(
@@ -146,6 +151,10 @@ class KernelEmitter:
             )
             lines.extend(f"{result}{call}".split("\n"))
         return lines
+
+    def _products(self, columns: tuple[int, ...]) -> tuple[list[str], list[str]]:
+        """What must be written before one slice, and the names of its segments of the product."""
+        return [], [self._halved[1][c] for c in columns] if self.kernel.gemm else []
 
     def _split(self) -> tuple[list[str], dict[int, str]]:
         lines, blocks = self._halved
@@ -226,16 +235,14 @@ class KernelEmitter:
             if not accumulated_into(value)
         ]
         params += self.sizes.params()
+        return params + [
+            UnitParam(name, "constexpr", value=number) for name, number in self._constants_of_tile().items()
+        ]
+
+    def _constants_of_tile(self) -> dict[str, int]:
         s = self.schedule
-        for name, number in (
-            ("BLOCK_M", s.block_m),
-            ("BLOCK_N", s.block_n),
-            ("BLOCK_K", s.block_k),
-            ("GROUP_M", s.group_m),
-        ):
-            if name != "BLOCK_K" or self.kernel.gemm:
-                params.append(UnitParam(name, "constexpr", value=number))
-        return params
+        depth = {"BLOCK_K": s.block_k} if self.kernel.gemm else {}
+        return {"BLOCK_M": s.block_m, "BLOCK_N": s.block_n, **depth, "GROUP_M": s.group_m}
 
     def _operands(self) -> list[UnitParam]:
         gemm, s = self.kernel.gemm, self.schedule

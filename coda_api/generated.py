@@ -30,8 +30,9 @@ class Launch:
     warps: int
     stages: int
     programs: int  # thread blocks launched (a persistent kernel: at most the number of SMs)
-    tiles: int  # tiles of work they share
+    tiles: int  # tiles of work they share; where K is cut, each once for every piece
     gluon: bool = False  # the Hopper backend's kernel: compiled as Gluon, for sm_90 only
+    multiplies: bool = False  # it has a mainloop, and so tensor-core instructions
 
 
 @dataclass(frozen=True, slots=True)

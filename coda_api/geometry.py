@@ -136,3 +136,8 @@ def default_slice(kernel: Kernel, live: Mapping[str, Value], schedule: Schedule)
         return schedule.block_n
     loads = any(v.word == "param" and v.rows is not None and v.cols is not None for v in walk(live))
     return min(NARROW_SLICE if loads else WIDE_SLICE, schedule.block_n)
+
+
+def summed_slice(schedule: Schedule) -> int:
+    """Where a slice is summed from pieces of K, some of which are on their way at once: 1024 elements of it."""
+    return schedule.slice_n or min(schedule.block_n, max(32, 1024 // schedule.block_m))

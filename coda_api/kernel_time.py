@@ -8,9 +8,10 @@ LATENCY_S is only bounded from above by those figures, and the price of a spill 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coda_synth.coda_api.devices import Device
+from coda_synth.coda_api.geometry import summed_slice
 from coda_synth.coda_api.schedule import Schedule
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
@@ -38,7 +39,7 @@ class Work:
 def mainloop(schedule: Schedule, device: Device) -> str:
     """What runs: "auto" is Hopper's shared tile where the device has one. A kernel without a Hopper text runs portable
     all the same, which the model does not know."""
-    if device.target != "sm_90":
+    if device.target != "sm_90" or schedule.split_k > 1:
         return "portable"
     return "hopper" if schedule.mainloop == "auto" else schedule.mainloop
 
@@ -78,3 +79,18 @@ def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
         return _TURNS * busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
     exposed = stores + _SLICE_S * slices + spills
     return busy + exposed + (loads if kind == "hopper" else _SYNCHRONOUS * loads + _FILL_S)
+
+
+def piece_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
+    """Seconds from one piece of a tile's sum to the next on one SM, where K is cut: it stores its accumulator."""
+    stored = 4 * schedule.block_m * schedule.block_n
+    piece = Work(work.mainloop_s / schedule.split_k, 0, stored, False)
+    return tile_s(replace(schedule, slice_n=schedule.block_n), device, piece, efficiency)
+
+
+def summed_s(schedule: Schedule, device: Device, work: Work) -> float:
+    """Seconds of one tile of the launch that adds the pieces up: its slices wait for them, four at a time, and for what
+    the epilogue loads, and nothing hides that. Not fitted: no such kernel was timed."""
+    slices, waits = schedule.block_n // summed_slice(schedule), -(-schedule.split_k // 4)
+    share = device.copy_bytes_per_s / device.sms
+    return slices * (waits * LATENCY_S + _SLICE_S) + (_SYNCHRONOUS * work.loaded + work.stored) / share

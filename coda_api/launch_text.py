@@ -91,7 +91,8 @@ class _Launcher:
         assert isinstance(unit, Kernel) and c.schedule is not None
         rows, cols = self._size(c.call.dim(unit.rows)), self._size(c.call.dim(unit.cols))
         device = next(self._tensor(c, p).name for p in c.text.params if p.kind in ("pointer", "descriptor"))
-        return f"programs({device}.device, {rows}, {c.schedule.block_m}, {cols}, {c.text.step or c.schedule.block_n})"
+        tiles = f"{device}.device, {rows}, {c.schedule.block_m}, {cols}, {c.text.step or c.schedule.block_n}"
+        return f"programs_for_pieces({tiles}, {c.text.pieces})" if c.text.pieces > 1 else f"programs({tiles})"
 
     def _tensor(self, c: UnitCall, param: UnitParam) -> Any:
         return _tensor(c, param, self.stored)
@@ -171,9 +172,10 @@ def launch_record(c: UnitCall, stored: Mapping[Ref, Any], sizes: Mapping[str, in
     else:
         assert isinstance(unit, Kernel) and c.schedule is not None
         rows, cols = c.call.dim(unit.rows).size(sizes), c.call.dim(unit.cols).size(sizes)
-        tiles = -(-rows // c.schedule.block_m) * -(-cols // (c.text.step or c.schedule.block_n))
+        tiles = -(-rows // c.schedule.block_m) * -(-cols // (c.text.step or c.schedule.block_n)) * c.text.pieces
+    multiplies = any(p.name == "BLOCK_K" for p in c.text.params)  # what mainloops alone have
     programs = min(tiles, processors) if c.text.grid == "tiles" else tiles
-    return Launch(c.call.name, c.text.name, args, c.warps, c.stages, programs, tiles, c.text.gluon)
+    return Launch(c.call.name, c.text.name, args, c.warps, c.stages, programs, tiles, c.text.gluon, multiplies)
 
 
 def _kernel_arg(c: UnitCall, p: UnitParam, stored: Mapping[Ref, Any], sizes: Mapping[str, int]) -> KernelArg:

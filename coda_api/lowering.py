@@ -18,6 +18,7 @@ from coda_synth.coda_api.emit_hopper import emit_hopper
 from coda_synth.coda_api.emit_kernel import emit_kernel
 from coda_synth.coda_api.emit_preparation import PreparationEmitter
 from coda_synth.coda_api.emit_slice import group_symbols
+from coda_synth.coda_api.emit_split import PIECES, emit_split
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
@@ -66,7 +67,8 @@ def lower(
     return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes).run()
 
 
-_PARTS = ("epilogue", "loader", "fetcher", "consumer", "sums", "folds")  # what a unit's other functions are called
+# what a unit's other functions are called
+_PARTS = ("epilogue", "loader", "fetcher", "consumer", "pieces", "sums", "folds")
 
 
 def _tile_symbols(unit: Unit) -> frozenset[str]:
@@ -127,6 +129,11 @@ class _Lowering:
     def _store_outputs(self, call: Call) -> None:
         for output in self.program.live_outputs(call):
             self.stored[Ref(call=call.name, output=output)] = self._stored(call, output)
+        if isinstance(call.unit, Kernel) and (pieces := self.used_schedules[call.name].split_k) > 1:
+            dims = (Dim.number(pieces), call.dim(call.unit.rows), call.dim(call.unit.cols))
+            self.stored[Ref(call=call.name, output=PIECES)] = Stored(
+                self._tensor_name(f"{call.name}_pieces"), dims, "float32"
+            )
 
     def _tensor_name(self, wanted: str) -> str:
         """A name that no input and no other tensor has: "a_b" of "c" and "a" of "b_c" would be one."""
@@ -180,14 +187,14 @@ class _Lowering:
         if kernel.hints:
             return wide(self.shared_bytes).with_hints(kernel.hints)
         live = self._live(call)
-        *tried, last = default_schedules(kernel, live, self._local_sizes(call), self.form or "", self.shared_bytes)
-        return next((s for s in tried if self._on_hopper(call, kernel, live, s)), last)
+        sizes = self._local_sizes(call)
+        *tried, last = default_schedules(kernel, live, sizes, self.form or "", self.shared_bytes, self.processors)
+        return next((s for s in tried if self._possible(call, kernel, live, s)), last)
 
-    def _on_hopper(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
+    def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
+        sizes, emit = self._local_sizes(call), emit_hopper if schedule.mainloop == "pingpong" else emit_kernel
         try:
-            emit_hopper(
-                "f", self.program.source, kernel, live, self._local_sizes(call), schedule, self._tensors(call, live)
-            )
+            emit("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
         except LoweringError:
             return False
         return True
@@ -218,6 +225,8 @@ class _Lowering:
             schedule = self.used_schedules[call.name]
             self._refuse(call, call.unit, schedule, tensors)
             name = self._function_name(call, live, tensors, f"{schedule}")
+            if schedule.split_k > 1:
+                return emit_split(name, source, call.unit, live, sizes, schedule, tensors)
             if self.form == "hopper" and call.unit.gemm and schedule.mainloop != "portable":
                 try:
                     return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors)]
@@ -233,6 +242,8 @@ class _Lowering:
         """What no backend can do."""
         if kernel.gemm is None and schedule.mainloop in ("hopper", "pingpong"):
             raise LoweringError(f'{call.name}: mainloop="{schedule.mainloop}" is for a kernel with a gemm')
+        if kernel.gemm is None and schedule.split_k > 1:
+            raise LoweringError(f"{call.name}: split_k = {schedule.split_k} is for a kernel with a gemm, which has a K")
         if kernel.gemm:
             a, b = (tensors.params[n].dtype for n in (kernel.gemm.a, kernel.gemm.b))
             if a != b:
@@ -301,14 +312,14 @@ class _Lowering:
         launches = [self._launch(c) for c in self.calls]
         stored = [(c.call, o) for c in self._kernel_calls() for o in self.program.live_outputs(c.call)]
         buffers = [self._buffer(call, o) for call, o in stored if not accumulated_into(call.unit.outputs[o])]
+        buffers += [self._buffer(c.call, PIECES) for c in self._kernel_calls() if c.schedule and c.schedule.split_k > 1]
         read = self._read_inputs([c.call for c in self.calls])
         prepared_from = self._read_inputs([c for c in self.program.live_calls() if isinstance(c.unit, Preparation)])
         arguments = (*read, *self.prepared, *(b.name for b in buffers))
         title = self.program.docstring or self.program.name
+        gluon, pieces = any(c.text.gluon for c in self.calls), any(c.text.pieces > 1 for c in self.calls)
         source = module_text(
-            head_text(
-                title, self.program.name, self.form or "", self.processors, any(c.text.gluon for c in self.calls)
-            ),
+            head_text(title, self.program.name, self.form or "", self.processors, gluon, pieces),
             self.texts.values(),
             prepare_text(prepared_from, self.prepare_lines, self.prepared),
             launch_text(self.calls, arguments, self.stored, self.sizes),

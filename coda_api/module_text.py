@@ -40,6 +40,12 @@ def programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
     return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
 '''
+_PIECES = '''
+
+def programs_for_pieces(device, rows, block_m, columns, block_n, pieces):
+    """The grid of a persistent kernel whose work is a piece of a tile's sum."""
+    return (min(-(-rows // block_m) * -(-columns // block_n) * pieces, processors(device)),)
+'''
 _REPEATS = '''
 
 REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
@@ -97,7 +103,7 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 """
 
 
-def head_text(title: str, program: str, form: str, processors: int, gluon: bool) -> str:
+def head_text(title: str, program: str, form: str, processors: int, gluon: bool, pieces: bool = False) -> str:
     """The module's docstring, imports, and what its launches share."""
     title = _harmless(title.strip())
     how = "pointers and masks" if form == "pointer" else "TMA descriptors"
@@ -108,7 +114,7 @@ def head_text(title: str, program: str, form: str, processors: int, gluon: bool)
         processors=processors,
     )
     described, names, described_g = _DESCRIBED * (form != "pointer"), _GLUON_NAMES * gluon, _GLUON * gluon
-    return head + names + _PROGRAMS + described + described_g + _REPEATS
+    return head + names + _PROGRAMS + _PIECES * pieces + described + described_g + _REPEATS
 
 
 def _harmless(title: str) -> str:

@@ -13,6 +13,7 @@ ALLOWED: dict[str, tuple[object, ...]] = {
     "warps": (1, 2, 4, 8, 16),
     "group_m": (1, 2, 4, 8, 16, 32),
     "slice_n": (0, 16, 32, 64, 128, 256),
+    "split_k": (1, 2, 4, 8, 16, 32),
     "mainloop": ("auto", "portable", "hopper", "pingpong"),
 }
 
@@ -28,6 +29,8 @@ class Schedule:
     slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
     portable Triton one, or Hopper's warp-specialised ones (sm_90, aligned shapes): "hopper", where all warps share a
     tile, or "pingpong", where two groups of four take tiles of 128 x 128 by turns; "auto" lets the lowering choose.
+    split_k: pieces of the sum along K, for products of few tiles: one launch sums each piece by itself, a second one
+    adds the pieces up in their order and runs the epilogue. Both are portable kernels.
     """
 
     block_m: int = 128
@@ -38,6 +41,7 @@ class Schedule:
     group_m: int = 8
     slice_n: int = 0
     mainloop: str = "auto"
+    split_k: int = 1
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -48,6 +52,10 @@ class Schedule:
                 )
         if self.slice_n > self.block_n:
             raise ScheduleError(f"slice_n = {self.slice_n} is wider than the tile, block_n = {self.block_n}")
+        if self.split_k > 1 and self.mainloop not in ("auto", "portable"):
+            raise ScheduleError(
+                f'split_k = {self.split_k} needs the portable mainloop; with mainloop = "{self.mainloop}" it must be 1'
+            )
 
     def with_hints(self, hints: Mapping[str, object]) -> Schedule:
         """This schedule with a kernel's hints in place; raises ScheduleError."""

@@ -74,6 +74,19 @@ def halves(x):
     """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
     return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
 ''',
+    "sum_of_pieces": '''
+@triton.jit
+def sum_of_pieces(pieces, row, cols, M, N, BLOCK_M: tl.constexpr, SPLIT_K: tl.constexpr):
+    """Columns of the product from the pieces of its sum along K, added up in their order, four loads at a time."""
+    rows = row + tl.arange(0, BLOCK_M)
+    inside = (rows[:, None] < M) & (cols[None, :] < N)
+    total = tl.zeros(inside.shape, tl.float32)
+    for first in tl.range(0, SPLIT_K, 4):
+        for piece in tl.static_range(min(SPLIT_K, 4)):
+            at = ((first + piece) * M + rows).to(tl.int64)[:, None] * N + cols[None, :]
+            total += tl.load(pieces + at, mask=inside, other=0.0)
+    return total
+''',
     "pairs": '''
 @triton.jit
 def pairs(x):

@@ -33,6 +33,7 @@ from coda_synth.evaluator.serial import from_data, to_data
 
 Schedules = Mapping[str, Schedule]
 SMALL = Schedule(block_m=16, block_n=32, block_k=16, stages=2, warps=4, group_m=2)
+SMALL_PIECES = 4  # of K, at most
 FEW_PROCESSORS = 2  # so that every persistent program walks several tiles
 _WIDTHS = (32, 64, 128, 256)
 
@@ -50,7 +51,7 @@ def interpreter_cases(
     """What proves the generated code without a device: small tiles in both forms on sizes that give each kernel more
     than two whole tiles along rows, columns and depth; the smallest odd shape; and what ships, the schedule and the
     form for the target, on one tile and a bit: a Hopper kernel is simulated."""
-    small = _small_schedules(program, facts)
+    small = _small_schedules(program, facts, schedules)
     base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
     case = functools.partial(Case, "interpreter", processors=FEW_PROCESSORS)
     even = fit_sizes(program, base, small, 2, aligned=True)
@@ -66,13 +67,15 @@ def interpreter_cases(
     return [*tiled, case(least, seed + len(tiled) + 1, "normal", "pointer", small), whole]
 
 
-def _small_schedules(program: Program, facts: TaskFacts) -> dict[str, Schedule]:
-    """The smallest tile with which each kernel call lowers: a tile must hold whole groups."""
+def _small_schedules(program: Program, facts: TaskFacts, schedules: Schedules) -> dict[str, Schedule]:
+    """The smallest tile with which each kernel call lowers: a tile must hold whole groups. Where the shipped schedule
+    cuts K in pieces, these do."""
     base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
-    chosen: dict[str, Schedule] = {call.name: SMALL for call in _kernel_calls(program)}
+    pieces = {name: min(schedule.split_k, SMALL_PIECES) for name, schedule in schedules.items()}
+    chosen = {call.name: replace(SMALL, split_k=pieces[call.name]) for call in _kernel_calls(program)}
     last: Exception = LoweringError("no tile is wide enough")
     for width in _WIDTHS:
-        chosen = {name: replace(SMALL, block_n=width) for name in chosen}
+        chosen = {name: replace(small, block_n=width) for name, small in chosen.items()}
         try:
             lower(program, facts.signature, base, form="pointer", schedules=chosen)
             return chosen
@@ -185,10 +188,12 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     on = device(data["device"])
     over = [r for r in resources if r.shared_bytes > on.shared_bytes]
     if over:
-        words = " ".join(_over_shared(r, generated.schedules.get(r.call), on) for r in over)
+        mainloops = {launch.kernel for launch in generated.launches if launch.multiplies}
+        found = [(r, generated.schedules[r.call] if r.kernel in mainloops else None) for r in over]
+        words = " ".join(_over_shared(r, schedule, on) for r, schedule in found)
         raise Answerable(words, {"call": over[0].call}) from OverShared()
-    gemms = {call.name for call in _kernel_calls(_asked(data)[0]) if call.unit.gemm}  # type: ignore[union-attr]
-    warnings = [w for r in resources for w in _warnings(r, r.call in gemms)]
+    built = zip(generated.launches, resources, strict=True)
+    warnings = [w for launch, r in built for w in _warnings(r, launch.multiplies)]
     warnings += generated.notes
     return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
 

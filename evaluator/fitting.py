@@ -23,7 +23,8 @@ def fit_sizes(
     program: Program, base: Mapping[str, int], schedules: Mapping[str, Schedule], tiles: int, *, aligned: bool
 ) -> dict[str, int]:
     """`base` with every free symbol at the least size that gives each kernel more than `tiles` whole tiles along rows,
-    columns and depth; aligned: every row it touches is a multiple of 16 bytes, otherwise odd where that is possible.
+    columns and depth (of each piece, where K is cut); aligned: every row it touches is a multiple of 16 bytes,
+    otherwise odd where that is possible.
 
     Symbols that set the width of a group (a head) keep their size in `base`, since a tile must hold whole groups.
     """
@@ -69,7 +70,7 @@ def _needs(program: Program, schedules: Mapping[str, Schedule], tiles: int) -> l
                 (call.dim(call.unit.cols), tiles * schedule.block_n),
             ]
             if call.unit.gemm:
-                needs.append((call.dim(call.unit.gemm.inner), tiles * schedule.block_k))
+                needs.append((call.dim(call.unit.gemm.inner), tiles * schedule.block_k * schedule.split_k))
     return needs
 
 

@@ -79,7 +79,7 @@ def _nothing() -> None:
     """Nothing to put back."""
 
 
-def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, float]:
+def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, tuple[float, ...]]:
     try:
         found = timing.launch_times(bound)
     except (RuntimeError, AssertionError):  # torch has no access to the driver's tracer

@@ -19,7 +19,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """samples, graph: by contestant, "candidate" among them. launch_ms: by call, empty where it could not be seen.
+    """samples, graph: by contestant, "candidate" among them. launch_ms: by call, each of its launches in their order;
+    empty where they could not be seen.
 
     fingerprints: of the outputs of the last timed runs, one mapping for each set of inputs. reruns: the same of runs
     afterwards, untimed and from poisoned buffers. timer: how the time was told.
@@ -27,7 +28,7 @@ class Measured:
 
     samples: Mapping[str, Sample]
     graph: Mapping[str, Sample]
-    launch_ms: Mapping[str, float]
+    launch_ms: Mapping[str, tuple[float, ...]]
     prepare_ms: float
     fingerprints: tuple[Mapping[str, int], ...]
     reruns: tuple[Mapping[str, int], ...]

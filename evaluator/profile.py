@@ -35,13 +35,14 @@ def measured_lines(
         on = replace(on, copy_bytes_per_s=apart.copy_bytes_per_s, matmul_flops_per_s=apart.matmul_flops_per_s)
         on = replace(on, peak_fp32_flops_per_s=apart.matmul_flops_per_s) if dtype == "float32" else on
     costs = {launch.call: launch for launch in launches}
-    taken = {r.call: r for r in resources}
     ours = found.samples["candidate"].median_ms
     lines = []
-    for call, ms in found.launch_ms.items():
+    for call, each in found.launch_ms.items():
+        ms = sum(each)
         said = f"{call} takes {ms:.4g} ms, {ms / ours:.0%} of the program"
+        said += f", its launches {' and '.join(f'{one:.4g}' for one in each)} ms" if len(each) > 1 else ""
         said += _against(costs[call], ms, on, dtype) if call in costs else ""
-        lines.append(said + _resources(taken.get(call), schedules.get(call)))
+        lines.append(said + _resources([r for r in resources if r.call == call], schedules.get(call)))
     lines += _apart(found, apart, ours) if apart else []
     return [*lines, *_whole(found, ours), *found.notes]
 
@@ -54,7 +55,9 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     by = "tensor cores" if compute > memory else "memory"
     said += f", {launch.flops / 1e12:.3g} TFLOP, bound by {by}"
     waves = launch.tiles / on.sms
-    said += f"; {launch.tiles:,} tiles on {on.sms} SMs are {waves:.1f} waves, {launch.wave_efficiency:.0%} full"
+    pieces = f" in {launch.pieces} pieces of K each" if launch.pieces > 1 else ""
+    said += f"; {launch.tiles // launch.pieces:,} tiles{pieces} on {on.sms} SMs are {waves:.1f} waves,"
+    said += f" {launch.wave_efficiency:.0%} full"
     if rest := launch.tiles % on.sms:
         said += f", the last with {rest} of {on.sms} SMs at work"
     if launch.tile_efficiency < 0.99:
@@ -73,27 +76,30 @@ def _against(cost: LaunchCost, ms: float, on: Device, dtype: str) -> str:
     return said + f" {moved / 1e12:.2f} TB/s, {moved / on.copy_bytes_per_s:.0%} of what a large copy reaches"
 
 
-def _resources(taken: Resources | None, schedule: Schedule | None) -> str:
+def _resources(taken: Sequence[Resources], schedule: Schedule | None) -> str:
     said = ""
     if schedule:
         said += f"; tile {schedule.block_m} x {schedule.block_n} x {schedule.block_k}, {schedule.stages} stages"
-    if taken:
+    for one in taken:
+        name = f"{one.kernel}: " if len(taken) > 1 else ""
         said += (
-            f"; {taken.registers} registers, {taken.spill_bytes:,} bytes spilled, {taken.shared_bytes:,} bytes shared"
+            f"; {name}{one.registers} registers, {one.spill_bytes:,} bytes spilled, {one.shared_bytes:,} bytes shared"
         )
-        said += f", {taken.tensor_core_instructions} tensor-core instructions in its text"
+        said += f", {one.tensor_core_instructions} tensor-core instructions in its text"
     return said
 
 
 def _apart(found: Measured, apart: Parts, ours: float) -> Iterator[str]:
     """Mainloop and epilogue of each GEMM; a program of one launch is that launch where the tracer saw none."""
     for call, bare in apart.bare_ms.items():
-        whole = found.launch_ms.get(call) or (ours if len(apart.bare_ms) == 1 and not found.launch_ms else 0.0)
+        each = found.launch_ms.get(call, ())
+        whole = sum(each) or (ours if len(apart.bare_ms) == 1 and not found.launch_ms else 0.0)
         said = f"{call} with an epilogue that only stores the product takes {bare:.4g} ms"
         if whole:
             more = whole - bare
             verb = "adds" if more > 0 else "saves"
-            said += f": its own epilogue {verb} {abs(more):.4g} ms, {abs(more) / whole:.0%} of the launch"
+            launch = "launches" if len(each) > 1 else "launch"
+            said += f": its own epilogue {verb} {abs(more):.4g} ms, {abs(more) / whole:.0%} of the {launch}"
         yield said
     copy, product = apart.copy_bytes_per_s / 1e12, apart.matmul_flops_per_s / 1e12
     yield f"measured here: a large copy moves {copy:.2f} TB/s, a large product does {product:.0f} TFLOP/s"
@@ -101,9 +107,10 @@ def _apart(found: Measured, apart: Parts, ours: float) -> Iterator[str]:
 
 
 def _whole(found: Measured, ours: float) -> Iterator[str]:
-    gap = ours - sum(found.launch_ms.values())
-    if found.launch_ms and len(found.launch_ms) > 1:
-        yield f"between its {len(found.launch_ms)} launches the program spends {max(gap, 0):.4g} ms of {ours:.4g} ms"
+    every = [ms for each in found.launch_ms.values() for ms in each]
+    gap = ours - sum(every)
+    if len(every) > 1:
+        yield f"between its {len(every)} launches the program spends {max(gap, 0):.4g} ms of {ours:.4g} ms"
     if "candidate" in found.graph:
         said = f"as a CUDA graph it takes {found.graph['candidate'].median_ms:.4g} ms"
         bare = found.graph.get("bare_gemm")

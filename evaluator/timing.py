@@ -59,8 +59,9 @@ def captured(run: Run) -> Run:
     return graph.replay
 
 
-def launch_times(bound: Bound, repeats: int = 8) -> dict[str, float]:
-    """Milliseconds of each launch on the device, by call, as the driver's tracer sees it; empty where it sees none."""
+def launch_times(bound: Bound, repeats: int = 8) -> dict[str, tuple[float, ...]]:
+    """Milliseconds of each launch on the device, by call and in their order, as the driver's tracer sees them; empty
+    where it sees none."""
     launches = bound.generated.launches
     kernels = {launch.kernel for launch in launches}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
@@ -72,9 +73,9 @@ def launch_times(bound: Bound, repeats: int = 8) -> dict[str, float]:
         return {}
     seen.sort(key=lambda e: e.time_range.start)
     lengths = [e.time_range.elapsed_us() / 1e3 for e in seen]
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, ...]] = {}
     for i, launch in enumerate(launches):
-        found[launch.call] = found.get(launch.call, 0.0) + summary(lengths[i :: len(launches)]).median_ms
+        found[launch.call] = (*found.get(launch.call, ()), summary(lengths[i :: len(launches)]).median_ms)
     return found
 
 

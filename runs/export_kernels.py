@@ -72,11 +72,23 @@ def _matters(symbol: str, program: Program, signature: Signature, sizes: Sizes, 
 
 def _shapes(program: Program, sizes: Sizes, schedules: Mapping[str, Schedule]) -> dict[str, tuple[Axis, ...]]:
     calls = [c for c in program.live_calls() if not isinstance(c.unit, Preparation)]
-    return {
+    shapes = {
         f"{call.name}_{output}": _axes(program, call, call.unit.outputs[output], sizes, schedules)
         for call in calls
         for output in program.live_outputs(call)
     }
+    return shapes | {f"{c.name}_pieces": axes for c in calls if (axes := _workspace(c, schedules))}
+
+
+def _workspace(call: Call, schedules: Mapping[str, Schedule]) -> tuple[Axis, ...]:
+    """Of a product whose sum along K is cut in pieces: [split_k, rows, columns]."""
+    if not isinstance(call.unit, Kernel) or schedules[call.name].split_k == 1:
+        return ()
+    return (
+        Axis(Dim.number(schedules[call.name].split_k)),
+        Axis(call.dim(call.unit.rows)),
+        Axis(call.dim(call.unit.cols)),
+    )
 
 
 def _axes(

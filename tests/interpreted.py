@@ -25,10 +25,12 @@ from coda_synth.tasks.catalog import task, worked_candidate
 SMALL = Schedule(block_m=16, block_n=32, block_k=16, stages=1, warps=1, group_m=2)  # several tiles along every dim
 
 
-def small(call: Call, sizes: Mapping[str, int]) -> Schedule:
-    """SMALL, or the least that holds whole groups."""
+def small(call: Call, sizes: Mapping[str, int], split_k: int) -> Schedule:
+    """SMALL, or the least that holds whole groups; split_k: of a kernel with a gemm."""
+    gemm = isinstance(call.unit, Kernel) and call.unit.gemm
     groups = [g for v in walk(call.unit.outputs) if isinstance(g := v.attrs.get("group"), Dim)]
-    return replace(SMALL, block_n=max([SMALL.block_n, *(call.dim(g).size(sizes) for g in groups)]))
+    block_n = max([SMALL.block_n, *(call.dim(g).size(sizes) for g in groups)])
+    return replace(SMALL, block_n=block_n, split_k=split_k if gemm else 1)
 
 
 def results(name: str) -> dict[str, list[str | float]]:
@@ -36,9 +38,9 @@ def results(name: str) -> dict[str, list[str | float]]:
     spec = task(name)
     program = read(worked_candidate(name), signature(spec))
     found: dict[str, list[str | float]] = {}
-    for form, shape in (("pointer", 0), ("descriptor", 1), ("pointer", 4)):
+    for form, shape, split_k in (("pointer", 0, 1), ("descriptor", 1, 1), ("pointer", 4, 2), ("pointer", 2, 4)):
         sizes = spec.check_shapes[shape]
-        schedules = {call.name: small(call, sizes) for call in program.calls if isinstance(call.unit, Kernel)}
+        schedules = {call.name: small(call, sizes, split_k) for call in program.calls if isinstance(call.unit, Kernel)}
         made = spec.make_inputs(sizes, torch.Generator().manual_seed(7), "normal")
         inputs = declared_inputs(spec, made, torch.bfloat16)
         generated = lower(program, signature(spec), sizes, form=form, schedules=schedules, processors=3)

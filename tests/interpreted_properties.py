@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -168,6 +169,7 @@ schedules = st.builds(
     Schedule,
     block_m=st.sampled_from([16, 32]), block_n=st.sampled_from([32, 64]), block_k=st.sampled_from([16, 32]),
     stages=st.just(1), warps=st.just(1), group_m=st.sampled_from([1, 2, 4]), slice_n=st.sampled_from([0, 16, 32]),
+    split_k=st.sampled_from([1, 1, 2, 4]),
 )  # fmt: skip
 
 
@@ -187,7 +189,9 @@ def run(
     program: Program, size: dict[str, int], inputs: dict[str, Tensor | float], schedule: Schedule, form: str
 ) -> dict[str, Tensor]:
     """The outputs of the generated text, from poisoned buffers."""
-    chosen = {call.name: schedule for call in program.calls if isinstance(call.unit, Kernel)}
+    whole = replace(schedule, split_k=1)  # of a kernel without a K
+    kernels = [call for call in program.calls if isinstance(call.unit, Kernel)]
+    chosen = {call.name: schedule if call.unit.gemm else whole for call in kernels}  # type: ignore[union-attr]
     made = lower(program, signature_of(program), size, form=form, schedules=chosen, processors=3)
     module = toolchain.load(made.source)
     buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}

@@ -82,7 +82,7 @@ def test_the_profile_names_launches_shares_and_gaps():
     samples = {"candidate": Sample(3.0, 2.9, 3.1, 40), "bare_gemm": Sample(2.7, 2.6, 2.8, 40)}
     graph = {"candidate": Sample(2.8, 2.8, 2.8, 20), "bare_gemm": Sample(2.69, 2.6, 2.7, 20)}
     found = Measured(
-        samples, graph, {"a": 2.6, "r": 0.1}, 0.2, ({},), ({},), ("the baseline eager is missing",), "1500 MHz"
+        samples, graph, {"a": (2.6,), "r": (0.1,)}, 0.2, ({},), ({},), ("the baseline eager is missing",), "1500 MHz"
     )
     taken = [Resources("a", "k", 180, 16, 155_672, 4, 1.0)]
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16"))
