@@ -100,7 +100,8 @@ def _liger_qkv(given: Inputs, normed: Callable[[], torch.Tensor]) -> Run:
     cos, sin = _angles(given)
 
     def heads(projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, cos.shape[-1]))[None].transpose(1, 2)
+        apart: torch.Tensor = projected.unflatten(-1, (-1, cos.shape[-1]))
+        return apart[None].transpose(1, 2)
 
     def run() -> Tensors:
         h = normed()
