@@ -98,7 +98,7 @@ def _build_launch(module: types.ModuleType, launch: Launch, target: GPUTarget) -
 def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
     """The compiled kernel, specialised as a real launch would be."""
     signature = {a.name: a.type for a in launch.args}
-    constants = {a.name: a.value for a in launch.args if a.type == "constexpr"}
+    constants: dict[Any, object] = {a.name: a.value for a in launch.args if a.type == "constexpr"}
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(launch.args) if _divisible(a)}
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     source_type: Any = ASTSource
