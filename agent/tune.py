@@ -22,6 +22,7 @@ from coda_synth.evaluator.proposed import Built, Proposal, TunedKernel
 Schedules = Mapping[str, Schedule]
 SHAPES, NEIGHBOURS, FINALISTS = 8, 8, 2  # of a kernel: tried in the rounds; of the first round, raced in the second too
 RACE_S = 4.0  # at most, for one race
+_MODEL_ERROR = 0.02  # of the model between two schedules: what it calls faster by less is not written into a text
 _WORSE = 1.15  # modelled over the best modelled, beyond which a shape is not worth a build
 
 
@@ -44,7 +45,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """tries: in order. best: the fastest, or the schedule as written where none is faster beyond its interval. pick:
+    """tries: in order. best: the fastest, or the schedule as written where none is faster beyond doubt. pick:
     what the cost model alone would take of the last race. gap: how much longer the pick takes than the measured best of
     that race, as a part of it; None where nothing was measured."""
 
@@ -186,7 +187,7 @@ def _by_the_model(tried: Try) -> float:
 
 
 def _faster(new: Try, old: Try) -> bool:
-    """Beyond both intervals; where nothing was measured, by more than the model's last digit."""
+    """Beyond both intervals; where nothing was measured, beyond the model's own error."""
     if new.sample and old.sample:
         return new.sample.high_ms < old.sample.low_ms
-    return new.sample is not None or new.built.modelled_ms < 0.999 * old.built.modelled_ms
+    return new.sample is not None or new.built.modelled_ms < (1 - _MODEL_ERROR) * old.built.modelled_ms

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.groups import tile_step
-from coda_synth.coda_api.kernel_time import Work, depth_efficiency, piece_s, summed_s, tile_efficiency, tile_s
+from coda_synth.coda_api.kernel_time import (
+    Work,
+    depth_efficiency,
+    piece_s,
+    spill_s,
+    summed_s,
+    tile_efficiency,
+    tile_s,
+)
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import stored_dtype
@@ -118,13 +126,14 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     rows, cols = call.dim(unit.rows).size(traffic.sizes), call.dim(unit.cols).size(traffic.sizes)
     step = tile_step(traffic.program, call, traffic.sizes, schedule)
     tiles = -(-rows // schedule.block_m) * -(-cols // step)
+    waves = -(-tiles // device.sms)
     if unit.gemm is None:
-        return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + LAUNCH_S)
+        spills = waves * spill_s(schedule, device, spilled)
+        return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + spills + LAUNCH_S)
     rate = device.matmul_flops(traffic.signature.dtype)
     shape = tile_efficiency(schedule, device)
     depth = depth_efficiency(schedule, device, rate * shape)
     work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
-    waves = -(-tiles // device.sms)
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
     if schedule.split_k > 1:

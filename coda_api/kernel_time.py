@@ -15,7 +15,7 @@ from coda_synth.coda_api.geometry import summed_slice
 from coda_synth.coda_api.schedule import Schedule
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
-_SLICE_S = 0.4e-6  # barriers, staging and store of one slice of an epilogue
+_SLICE_S = 0.4e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
 _FILL_S = 1.0e-6  # the portable kernel fills its pipeline anew for every tile
 _RUNNING_S = 1.5e-6  # running values of rows beside an accumulator, in a group of four warps
 _TURNS = 0.98  # mainloops that alternate, over one that waits for its own epilogue
@@ -73,11 +73,11 @@ def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
     loads, stores = work.loaded / share, work.stored / share
     wide = schedule.slice_n or (_NARROW if work.running else _WIDE)
     slices = -(-schedule.block_n // min(wide, schedule.block_n))
-    spills = 2 * work.spilled * 32 * schedule.warps * slices / (_SHARED_BYTES_PER_CLOCK * device.clock_hz)
+    spills = slices * spill_s(schedule, device, work.spilled)
     busy = work.mainloop_s / efficiency
     if kind == "pingpong":
         return _TURNS * busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
-    exposed = stores + _SLICE_S * slices + spills
+    exposed = stores + _SLICE_S * slices * schedule.block_m / 128 + spills
     return busy + exposed + (loads if kind == "hopper" else _SYNCHRONOUS * loads + _FILL_S)
 
 
@@ -94,3 +94,8 @@ def summed_s(schedule: Schedule, device: Device, work: Work) -> float:
     slices, waits = schedule.block_n // summed_slice(schedule), -(-schedule.split_k // 4)
     share = device.copy_bytes_per_s / device.sms
     return slices * (waits * LATENCY_S + _SLICE_S) + (_SYNCHRONOUS * work.loaded + work.stored) / share
+
+
+def spill_s(schedule: Schedule, device: Device, spilled: int) -> float:
+    """The least that a block takes to write its threads' spilled bytes and to read them again, once."""
+    return 2 * spilled * 32 * schedule.warps / (_SHARED_BYTES_PER_CLOCK * device.clock_hz)

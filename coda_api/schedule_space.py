@@ -22,7 +22,9 @@ _STEPS: dict[str, tuple[int, ...]] = {
     "group_m": (1, 4, 8, 16, 32),
     "block_k": (32, 64, 128),
     "warps": (4, 8),
+    "split_k": (1, 2, 4, 8, 16, 32),
 }
+_PIECES = (1, 4, 16)  # of the sum along K, of a portable shape
 
 
 def shapes(device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
@@ -43,8 +45,9 @@ def _mainloops(device: Device) -> Iterator[Schedule]:
     for m, n in _SHARED_TILE if on_hopper else ():
         yield Schedule(block_m=m, block_n=n, mainloop="hopper")
     for m, n in _PORTABLE:
-        warps = 8 if m * n >= 128 * 128 else 4
-        yield Schedule(block_m=m, block_n=n, warps=warps, mainloop="portable" if on_hopper else "auto")
+        warps, kind = 8 if m * n >= 128 * 128 else 4, "portable" if on_hopper else "auto"
+        for pieces in _PIECES:
+            yield Schedule(block_m=m, block_n=n, warps=warps, mainloop=kind, split_k=pieces)
 
 
 def passes() -> tuple[Schedule, ...]:
@@ -55,7 +58,7 @@ def passes() -> tuple[Schedule, ...]:
 
 
 def neighbours(schedule: Schedule, device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
-    """Schedules that differ from this one in depth by one stage, or in slices, tile order, step or warps."""
+    """Schedules that differ from this one in depth by one stage, or in slices, order, step, warps or pieces."""
     found = [{"stages": schedule.stages + step} for step in (1, -1)]
     found += [{name: v} for name, values in _STEPS.items() for v in values if v != getattr(schedule, name)]
     made = (_changed(schedule, change) for change in found)

@@ -105,6 +105,8 @@ def test_narrow_slices_spills_and_synchronous_loads_cost():
     sizes = {"T": 8192, "D": 4096, "K": 4096}
     wide, narrow = (priced("linear_residual", sizes, slice_n=n).seconds for n in (128, 32))
     assert wide < narrow < priced("linear_residual", sizes, slice_n=32, spilled=200).seconds
+    flat, spilt = (priced("rope_backward", {"T": 8192, "Q": 6144}, spilled=n).seconds for n in (0, 4000))
+    assert spilt > 1.2 * flat
     hopper, portable = (priced("linear_residual", sizes, mainloop=m).seconds for m in ("hopper", "portable"))
     assert hopper == wide and portable > 1.05 * hopper
 
