@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterable
 from enum import IntEnum
+from unicodedata import category
 
 
 class Exit(IntEnum):
@@ -28,8 +29,15 @@ class Failure(Exception):
     """One clear message for the user, and the exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
-        super().__init__(message)
+        super().__init__(shown(message))
         self.code = code
+
+
+def shown(text: str) -> str:
+    """A text that may be anybody's, a candidate's or a receipt's, without what moves the cursor or turns the line."""
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" and c not in "\n\t" else c for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

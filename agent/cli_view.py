@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unicodedata import category
 
+from coda_synth.agent.cli_failure import shown
 from coda_synth.evaluator.serial import to_data
 from coda_synth.runs.report import AttemptRow
 from rich.box import SIMPLE_HEAD
@@ -29,16 +29,10 @@ class _Console(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else _shown(text), style, control)
+            yield Segment(text if control else shown(text), style, control)
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError in hand
-
-
-def _shown(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" and c not in "\n\t" else c for c in text)
 
 
 def console(stderr: bool = False) -> Console:

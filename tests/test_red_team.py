@@ -338,6 +338,16 @@ def test_63_integrity_is_looked_at_after_the_timed_phase(judge: Judge) -> None:
     assert "untimed run" in unlike(later, found.fingerprints[0])
 
 
+def test_63_memory_that_was_spoilt_is_not_used_again(judge: Judge) -> None:
+    """The same question twice: what the first answer's launches did to the inputs is gone."""
+    facts = judge._describe("linear_residual", "bfloat16")
+    text = f'"""attack: adds to an input in place"""{BASE[BASE.index(chr(34) * 3, 3) + 3 :]}'
+    checker = Checker(Trial(Candidate("linear_residual", text), facts, 5, lambda _: None), judge.reference, 60.0)
+    asked = checker.run(Case("interpreter", facts.check_shapes[-2], 5, "normal", "pointer"))
+    first, second = (judge.interpreter.request("execute", 60.0, asked).data for _ in range(2))
+    assert first == second and first["faults"][0]["tensor"] == "x" and first["faults"][0]["call"] == "a"
+
+
 # -- degenerate tasks, which tests/test_lint.py gives to lint, one test each
 
 DEGENERATE = {
