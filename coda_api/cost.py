@@ -124,7 +124,8 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
         return LaunchCost(call.name, 0, moved, 1, 1.0, 1.0, memory + LAUNCH_S)
     schedule = traffic.schedules[call.name]
     rows, cols = call.dim(unit.rows).size(traffic.sizes), call.dim(unit.cols).size(traffic.sizes)
-    step = tile_step(traffic.program, call, traffic.sizes, schedule)
+    whole = schedule.split_k > 1  # pieces are cut from the product as it is, whatever its epilogue's groups
+    step = schedule.block_n if whole else tile_step(traffic.program, call, traffic.sizes, schedule)
     tiles = -(-rows // schedule.block_m) * -(-cols // step)
     waves = -(-tiles // device.sms)
     if unit.gemm is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,19 @@ from coda_synth.tasks.catalog import task, task_names, worked_candidate
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def lowered(name: str, form: str, **more: object) -> Generated:
+def lowered(name: str, form: str, sizes: Mapping[str, int] = {}, **more: object) -> Generated:
+    """At the headline shape, with `sizes` in the place of its own."""
     spec = task(name)
-    sizes = next(iter(spec.time_shapes.values()))
     sig = signature(spec)
-    return lower(read(worked_candidate(name), sig), sig, sizes, form=form, **more)  # type: ignore[arg-type]
+    shape = {**next(iter(spec.time_shapes.values())), **sizes}
+    return lower(read(worked_candidate(name), sig), sig, shape, form=form, **more)  # type: ignore[arg-type]
+
+
+def check_golden(text: str, name: str) -> None:
+    file = GOLDEN / f"{name}.py"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text(), f"the generated text of {name} changed; UPDATE_GOLDEN=1 refreshes the golden files"
 
 
 @pytest.mark.parametrize("form", ["descriptor", "pointer", "hopper"])
@@ -36,10 +45,11 @@ def lowered(name: str, form: str, **more: object) -> Generated:
 def test_golden_text(name: str, form: str) -> None:
     text = lowered(name, form).source
     ast.parse(text)
-    file = GOLDEN / f"{name}.{form}.py"
-    if os.environ.get("UPDATE_GOLDEN"):
-        file.write_text(text)
-    assert text == file.read_text(), f"the generated text of {name} changed; UPDATE_GOLDEN=1 refreshes the golden files"
+    check_golden(text, f"{name}.{form}")
+
+
+def test_golden_text_of_groups_that_are_no_power_of_two() -> None:
+    check_golden(lowered("qknorm_rope", "descriptor", {"H": 96}).source, "qknorm_rope.heads_of_96")
 
 
 @pytest.mark.parametrize("name", task_names())

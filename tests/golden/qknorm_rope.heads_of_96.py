@@ -31,7 +31,7 @@ def described(tensor, box):
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes and addresses: what runs the launches of a call again
+REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
 MOST_REPEATS = 1024
 
 
@@ -201,8 +201,9 @@ def launch(x, w_q, w_k, w_v, g_q, g_k, pos, eps, f_hi, f_lo, q_y, k_y, v_y):
     D = x.shape[1]
     HK = w_k.shape[0] // H
     key = (
-        T, H, HQ, D, HK, x.data_ptr(), w_q.data_ptr(), w_k.data_ptr(), w_v.data_ptr(), g_q.data_ptr(), g_k.data_ptr(),
-        pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), q_y.data_ptr(), k_y.data_ptr(), v_y.data_ptr(),
+        T, H, HQ, D, HK, x.get_device(), x.data_ptr(), w_q.data_ptr(), w_k.data_ptr(), w_v.data_ptr(), g_q.data_ptr(),
+        g_k.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(), q_y.data_ptr(), k_y.data_ptr(),
+        v_y.data_ptr(),
     )
     if again := REPEATS.get(key):
         for repeat in again:
