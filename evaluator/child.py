@@ -32,7 +32,8 @@ from coda_synth.evaluator.channel import (
     decode_prefix,
     encode,
 )
-from coda_synth.evaluator.processes import family, held_bytes
+from coda_synth.evaluator.processes import end, family, held_bytes
+from coda_synth.evaluator.serial import SerialError, from_data
 
 import coda_synth
 
@@ -101,9 +102,7 @@ class Child:
         self._family: list[int] = []
         self._family_seen = 0.0
         self._ready, self._open = False, False
-        self.stages: dict[
-            str, float
-        ] = {}  # seconds that its answers say they took, by step; whoever reads it clears it
+        self.stages: dict[str, float] = {}  # seconds by step, as its answers say; whoever reads it clears it
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
@@ -126,10 +125,17 @@ class Child:
         answer = self._read_message(time.monotonic() + seconds, seconds)
         self._open = False
         if "raised" in answer.data:
-            raise ChildRaised(Raised(**answer.data["raised"]))
+            raise ChildRaised(self._raised(answer))
         for step, spent in stopwatch.told(answer.data.get("stages")).items():
             self.stages[step] = self.stages.get(step, 0.0) + spent
         return replace(answer, data={name: value for name, value in answer.data.items() if name != "stages"})
+
+    def _raised(self, answer: Message) -> Raised:
+        try:
+            found: Raised = from_data(Raised, answer.data["raised"])
+        except SerialError as error:
+            self._fail(ChildCrashed, f"its process was ended: it gave an answer that is none: {error}")
+        return found
 
     def forget(self, seconds: float) -> None:
         """Waits for an answer that nobody wants any more, so that whoever asks next does not; what becomes of the
@@ -190,7 +196,7 @@ class Child:
     def close(self) -> None:
         """Ends the process and its group, and gives back the descriptors; harmless when there is none."""
         if self._process is not None:
-            _kill(self._process.pid)
+            end(self._process.pid)
             self._process.wait()
         for fd in (self._in, self._out):
             if fd >= 0:
@@ -287,13 +293,3 @@ def _import_path() -> dict[str, str]:
     root = str(Path(coda_synth.__file__).resolve().parent.parent)
     already = os.environ.get("PYTHONPATH", "")
     return {"PYTHONPATH": f"{root}{os.pathsep}{already}" if already else root}
-
-
-def _kill(pid: int) -> None:
-    """Ends a child and everything it started: the group at once, then who left it."""
-    others = family(pid)
-    for end, target in ((os.killpg, pid), *((os.kill, other) for other in others if other != pid)):
-        try:
-            end(target, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass

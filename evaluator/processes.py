@@ -1,8 +1,10 @@
-"""What the kernel says of a child and everything it started: who they are, and the memory that they hold together."""
+"""A child and everything it started: who they are, the memory that they hold together, and how all of them end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 
 _HELD = ("RssAnon:", "RssShmem:")  # pages of mapped files cost nobody anything
 
@@ -40,3 +42,11 @@ def _held(pid: int) -> int:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith(_HELD))
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def end(pid: int) -> None:
+    """Kills a child and everything it started: the group at once, then who left it."""
+    others = family(pid)
+    for kill, target in ((os.killpg, pid), *((os.kill, other) for other in others if other != pid)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(target, signal.SIGKILL)

@@ -40,7 +40,9 @@ def told(said: Any) -> Mapping[str, float]:
     """What an answer says of its time, which nothing depends on; nonsense is nothing."""
     if not isinstance(said, dict) or len(said) > _STEPS:
         return {}
-    return {str(step)[:40]: float(spent) for step, spent in said.items() if isinstance(spent, (int, float))}
+    return {
+        str(step)[:40]: float(spent) for step, spent in said.items() if type(spent) in (int, float) and 0 <= spent < 1e6
+    }
 
 
 def drained() -> dict[str, float]:

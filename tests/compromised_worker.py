@@ -243,6 +243,17 @@ class Faulty:
         return run
 gate_up = Faulty()
 """,
+    "an exception that is none": """
+import sys
+from coda_synth.evaluator import channel
+def launch(**t):
+    frame = sys._getframe()
+    while "request" not in frame.f_locals or "nonce" not in frame.f_locals:
+        frame = frame.f_back
+    made = {"raised": {"kind": 7, "zork": None, "detail": 5}}
+    answer = channel.Message(made, (), frame.f_locals["request"].tag)
+    channel._send(int(sys.argv[2]), answer, frame.f_locals["nonce"])
+""",
     "faults that are none": """
 import sys
 from coda_synth.evaluator import channel
