@@ -49,6 +49,15 @@ def test_the_worked_candidates_pass(judge, task):
     assert from_data(Evaluation, json.loads(json.dumps(to_data(evaluation)))) == evaluation
 
 
+def test_a_candidate_with_its_k_in_pieces_passes(judge):
+    """Another order of summation is as honest as one launch's, and is checked with several steps in every piece."""
+    evaluation = judged(judge, "linear_residual", ("@kernel\n", "@kernel(block_m=16, block_n=32, split_k=4)\n"))
+    assert evaluation.verdict is Verdict.PASSED, evaluation.diagnostics
+    assert [r.kernel for r in evaluation.resources] == ["project_pieces", "project"]
+    assert not evaluation.diagnostics  # the epilogue's launch needs no tensor core
+    assert max(c.sizes["K"] for c in evaluation.checks if c.stage == "interpreter") > 4 * 64
+
+
 WRONG_MEANING = {
     "wrong activation": ("linear_swiglu", ("silu(even(z))", "gelu(even(z))")),
     "gate and up swapped": ("linear_swiglu", ("silu(even(z)) * odd(z)", "silu(odd(z)) * even(z)")),
