@@ -9,6 +9,7 @@ from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.program import Form, Kernel, Value
+from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.unit_text import Tensors, function
 
 # Neutral values of the running states that row partials need, by word; a state is a tuple of [rows] vectors.
@@ -77,7 +78,7 @@ class Epilogue:
         arg = value.args[0]
         assert arg.cols is not None and arg.rows is not None
         for s in range(self.slice.geometry.segments_of(arg.cols)):
-            cols, rows = self.slice.columns(arg.cols, s), self.slice.rows()
+            cols, rows = self.slice.columns(arg.cols, s), self.slice.rows_beside(arg.cols)
             n = self.slice.sizes.text(arg.cols)
             live = f"{rows}[:, None] < {self.slice.sizes.text(arg.rows)}"
             kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
@@ -96,8 +97,16 @@ class Epilogue:
         self.states[id(value)] = state
         arg = value.args[0]
         assert arg.cols is not None
+        self._enter(state, arg.cols)
         for s in range(self.slice.geometry.segments_of(arg.cols)):
             self._write(f"{', '.join(state)} = {self._merged(value, state, s)}")
+        self._leave(state, arg.cols)
+
+    def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
+        """Before running values of rows meet a value over `cols`; a backend with explicit layouts converts them."""
+
+    def _leave(self, state: tuple[str, ...], cols: Dim) -> None:
+        """And afterwards."""
 
     def _merged(self, value: Value, state: tuple[str, ...], segment: int) -> str:
         arg = value.args[0]
@@ -108,7 +117,7 @@ class Epilogue:
                 state[0], f"{_REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
             )
         if value.word == "pick":
-            target = self.slice.inner.plain(value.args[1])
+            target, _ = self.slice.beside(arg.cols, (self.slice.inner.plain(value.args[1]), ATOM))
             here = f"({self.slice.columns(arg.cols, segment)}[None, :] == {target}) & ({live})"
             return f"{state[0]} + tl.sum(tl.where({here}, {x}, 0.0), 1)"
         if value.word == "tile_moments":

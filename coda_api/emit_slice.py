@@ -108,6 +108,14 @@ class SliceValues:
             self._has_rows = True
         return "rows"
 
+    def rows_beside(self, cols: Dim) -> str:
+        """The same beside a value over `cols`; a backend with explicit layouts has another vector for some."""
+        return self.rows()
+
+    def beside(self, cols: Dim, text: Text) -> Text:
+        """A row value [BLOCK_M, 1] beside a value over `cols`, likewise."""
+        return text
+
     def inside(self, cols: Dim, segment: int) -> str:
         """The mask of a slice's columns that exist."""
         return f"{self.columns(cols, segment)}[None, :] < {self.sizes.text(cols)}"
@@ -216,7 +224,7 @@ class SliceValues:
         return True
 
     def place(self, cols: Dim, segment: int) -> tuple[str, str]:
-        rows, columns, n = self.rows(), self.columns(cols, segment), self.sizes.text(cols)
+        rows, columns, n = self.rows_beside(cols), self.columns(cols, segment), self.sizes.text(cols)
         m = self.sizes.text(self.kernel.rows)
         return (
             f"{rows}.to(tl.int64)[:, None] * {n} + {columns}[None, :]",

@@ -10,7 +10,8 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_epilogue import Epilogue
 from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.expressions import LoweringError, Text, Texts
-from coda_synth.coda_api.program import Value
+from coda_synth.coda_api.groups import GROUPS, grouped_columns
+from coda_synth.coda_api.program import Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 
 
@@ -35,17 +36,28 @@ class HopperSlice(SliceValues):
         ratio = self.geometry.ratio(cols)
         if ratio == 1 or self.geometry.half_group:
             return "layout"
-        if ratio not in (Fraction(1, 2), Fraction(2)):
-            raise LoweringError(f'values over "{cols}" have no layout in the Hopper kernel')
-        name = "half_layout" if ratio < 1 else "double_layout"
+        z = self.products[0]
+        if ratio == 2:
+            return self._layout_like("double_layout", f"interleave({z}, {z})")
+        if ratio == Fraction(1, 2):
+            return self._layout_like("half_layout", f"pairs({z})[0]")
+        if ratio.numerator == 1 and self._grouped(cols):
+            return self._layout_like(f"group_layout_{ratio.denominator}", f"group_sum({z}, {ratio.denominator})")
+        raise LoweringError(f'values over "{cols}" have no layout in the Hopper kernel')
+
+    def _layout_like(self, name: str, text: str) -> str:
+        """The name of the layout that a value of this text has; nothing is computed for it."""
         if name not in self.layouts:
             self.layouts.add(name)
-            like = (
-                f"pairs({self.products[0]})[0]" if ratio < 1 else f"interleave({self.products[0]}, {self.products[0]})"
-            )
-            self.inner.lines.append(f"{name}_like = {like}")
+            self.inner.lines.append(f"{name}_like = {text}")
             self.inner.lines.append(f"{name}: gl.constexpr = {name}_like.type.layout")
         return name
+
+    def _grouped(self, cols: Dim) -> bool:
+        """Whether these are values of groups of the product's own columns."""
+        words = [v for v in walk(self.live) if v.word in GROUPS]
+        over = {grouped_columns(v) for v in words if cols in (v.cols, v.args[0].cols)}
+        return over == {self.kernel.cols}
 
     def rows(self) -> str:
         if not self._has_rows:
@@ -53,10 +65,25 @@ class HopperSlice(SliceValues):
             self._has_rows = True
         return "rows"
 
-    def _adapt(self, value: Value, arg: Value, text: Text) -> Text:
-        if value.cols is None or arg.cols is not None or arg.rows is None or self.layout(value.cols) == "layout":
+    def rows_beside(self, cols: Dim) -> str:
+        layout = self.layout(cols)
+        if layout == "layout":
+            return self.rows()
+        if (name := layout.replace("layout", "rows")) not in self.layouts:
+            self.layouts.add(name)
+            place = f"gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, {layout}))"
+            self.inner.lines.append(f"{name} = row + {place}")
+        return name
+
+    def beside(self, cols: Dim, text: Text) -> Text:
+        if (layout := self.layout(cols)) == "layout":
             return text
-        return f"gl.convert_layout({text[0]}, {self.layout(value.cols)})", ATOM
+        return f"gl.convert_layout({text[0]}, {layout})", ATOM
+
+    def _adapt(self, value: Value, arg: Value, text: Text) -> Text:
+        if value.cols is None or arg.cols is not None or arg.rows is None:
+            return text
+        return self.beside(value.cols, text)
 
     def _pairs(self, value: Value, which: int) -> Texts:
         if value.rows is None:
@@ -72,6 +99,8 @@ class HopperSlice(SliceValues):
         return tuple((f"gl.convert_layout({text}, {self.layout(value.cols)})", ATOM) for text, _ in texts)
 
     def _word_spread(self, value: Value) -> Texts:
+        if not self.geometry.half_group:
+            return self._laid(value, super()._word_spread(value))
         text = self.inner.atom(value.args[0])
         return tuple((f"{text} + gl.zeros_like({z})", SUM) for z in self.products)  # one column a group: it broadcasts
 
@@ -100,6 +129,18 @@ class HopperEpilogue(Epilogue):
         self._write(f"{pointer}_ring.index({at}).store({text})")
         place = f"[row, {self.slice.start(cols, segment)}]"
         self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
+
+    def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
+        self._convert(state, cols, self.slice.layout(cols))  # type: ignore[attr-defined]
+
+    def _leave(self, state: tuple[str, ...], cols: Dim) -> None:
+        self._convert(state, cols, "layout")
+
+    def _convert(self, state: tuple[str, ...], cols: Dim, layout: str) -> None:
+        """Running values of rows are handed on in the layout of the product's rows."""
+        if self.slice.layout(cols) != "layout":  # type: ignore[attr-defined]
+            for name in state:
+                self._write(f"{name} = gl.convert_layout({name}, gl.SliceLayout(1, {layout}))")
 
     def _pair(self, pointer: str, cols: Dim) -> None:
         """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes. What

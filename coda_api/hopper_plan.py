@@ -10,11 +10,9 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_kernel import KernelEmitter
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
-from coda_synth.coda_api.program import walk
 from coda_synth.coda_api.unit_text import itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
-_GROUPS = {"group_sum", "group_max", "group_min", "spread"}  # spelled only where a slice is exactly one group
 
 
 class DoesNotFit(LoweringError):
@@ -29,13 +27,8 @@ class HopperPlan(KernelEmitter):
     warps = 8
 
     def _refuse(self) -> None:
-        refused = {v.word for v in walk(self.live)} & _GROUPS
-        if self.geometry.half_group:
-            refused -= _GROUPS
         if self.geometry.padding:
             raise LoweringError(f"the Hopper kernel has no groups of {self.geometry.padding.columns} columns")
-        if refused:
-            raise LoweringError(f"the Hopper kernel has no {', '.join(sorted(refused))}")
         s = self.schedule
         if s.stages < 2:
             raise LoweringError("the Hopper kernel needs two stages or more: one is read while the next arrives")

@@ -283,6 +283,14 @@ FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", _polynomial(_TA
 # Where Gluon can say it better, because it runs on the device alone: a reciprocal good to one unit in the last place,
 # and sine and cosine good to 5e-7 within half a turn, are one instruction each.
 GLUON_FUNCTIONS: dict[str, str] = {
+    "spread": '''
+@triton.jit
+def spread(x, G: tl.constexpr):
+    """Each column G times."""
+    one: tl.constexpr = x.type.layout.parent
+    wide = x[:, :, None] + tl.zeros((x.shape[0], x.shape[1], G), x.dtype, one)
+    return tl.reshape(wide, (x.shape[0], x.shape[1] * G))
+''',
     "sigmoid": """
 @triton.jit
 def sigmoid(x):

@@ -30,7 +30,7 @@ _running: list[Block] = []  # the block whose kernel is being run
 
 def load(source: str, name: str = "generated", seed: int = 0) -> ModuleType:
     """Generated text as a module whose Hopper kernels are simulated; what the hardware leaves open is drawn by seed."""
-    core.block_type.layout = None  # the language asks values for theirs
+    core.block_type.layout = _Layout()  # the language asks values for theirs
     return toolchain.load(source, name, _imports(seed))
 
 
@@ -153,6 +153,14 @@ def _assigned() -> str:
 # -- the language
 
 
+class _Layout:
+    """Where a value's elements lie, which is all the same here."""
+
+    @property
+    def parent(self) -> _Layout:
+        return self
+
+
 class _Words:
     """triton.experimental.gluon.language: triton.language, with layouts that say nothing here."""
 
@@ -183,15 +191,15 @@ class _Words:
     def convert_layout(self, value: Any, layout: Any) -> Any:
         return value
 
-    def SliceLayout(self, dim: int, parent: Any) -> None:
-        return None
+    def SliceLayout(self, dim: int, parent: Any) -> _Layout:
+        return _Layout()
 
-    def NVMMADistributedLayout(self, **facts: Any) -> None:
-        return None
+    def NVMMADistributedLayout(self, **facts: Any) -> _Layout:
+        return _Layout()
 
     @property
     def NVMMASharedLayout(self) -> Any:
-        return SimpleNamespace(get_default_for=lambda box, dtype: None)
+        return SimpleNamespace(get_default_for=lambda box, dtype: _Layout())
 
     def allocate_shared_memory(self, dtype: Any, shape: Sequence[int], layout: Any) -> _Buffer | _BarrierBuffer:
         name = _assigned()

@@ -8,9 +8,19 @@ import functools
 
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
+
+# Triton 3.8 gave the TMA copies new names, and 3.9 took the old ones away.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
 @functools.cache
@@ -29,6 +39,12 @@ def programs(device, rows, block_m, columns, block_n):
 def described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
+
+
+def described_g(tensor, box, dtype):
+    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+    return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
 REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
@@ -66,8 +82,8 @@ def keep(key, launches):
         REPEATS[key] = launches
 
 
-@triton.jit
-def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+@gluon.jit
+def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
     group = tile // (GROUP_M * tiles_n)
     height = min(tiles_m - group * GROUP_M, GROUP_M)
@@ -75,68 +91,143 @@ def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     return group * GROUP_M + inside % height, inside // height
 
 
-@triton.jit
-def halves(x):
-    """The left and the right half of a tile's columns: a renaming of registers, nothing moves."""
-    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+@gluon.jit
+def group_sum_g(x, G: gl.constexpr):
+    return gl.sum(gl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
 
 
-@triton.jit
-def maximum(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+@gluon.jit
+def maximum_g(a, b):
+    return gl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit
-def reduce_max(x, AXIS: tl.constexpr):
-    return tl.reduce(x, AXIS, maximum)
+@gluon.jit
+def reduce_max_g(x, AXIS: gl.constexpr):
+    return gl.reduce(x, AXIS, maximum_g)
 
 
-@triton.jit
-def group_max(x, G: tl.constexpr):
-    return reduce_max(tl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
+@gluon.jit
+def group_max_g(x, G: gl.constexpr):
+    return reduce_max_g(gl.reshape(x, (x.shape[0], x.shape[1] // G, G)), 2)
 
 
-@triton.jit
-def spread(x, G: tl.constexpr):
+@gluon.jit
+def spread_g(x, G: gl.constexpr):
     """Each column G times."""
-    wide = tl.broadcast_to(x[:, :, None], (x.shape[0], x.shape[1], G))
-    return tl.reshape(wide, (x.shape[0], x.shape[1] * G))
+    one: gl.constexpr = x.type.layout.parent
+    wide = x[:, :, None] + gl.zeros((x.shape[0], x.shape[1], G), x.dtype, one)
+    return gl.reshape(wide, (x.shape[0], x.shape[1] * G))
 
 
-@triton.jit
-def minimum(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+@gluon.jit
+def minimum_g(a, b):
+    return gl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit
-def clamp(x, low, high):
-    return minimum(maximum(x, low), high)
+@gluon.jit
+def clamp_g(x, low, high):
+    return minimum_g(maximum_g(x, low), high)
 
 
-@triton.jit
-def quantized_epilogue(z, row, col, codes_out, scale_out, M, N, BLOCK_M: tl.constexpr):
-    scale = maximum(group_max(tl.abs(z), 128), 1e-12) / 448
-    codes_out.store([row, col], clamp((z / spread(scale, 128)), -448.0, 448.0).to(tl.float8e4nv))
-    rows = row + tl.arange(0, BLOCK_M)
-    group_cols = col // 128 + tl.arange(0, 1)
-    tl.store(scale_out + rows.to(tl.int64)[:, None] * (N // 128) + group_cols[None, :], scale.to(tl.float32), mask=(rows[:, None] < M) & (group_cols[None, :] < (N // 128)))
-
-
-@triton.jit
-def quantized(
-    x, w, codes_out, scale_out, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
+@gluon.jit
+def quantized_epilogue(
+    z, step, codes_out_ring, WHICH: gl.constexpr, row, col, codes_out, scale_out, M, N, BLOCK_M: gl.constexpr,
 ):
-    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    layout: gl.constexpr = z.type.layout
+    out_slot = WHICH * 2 + step % 2
+    scale = maximum_g(group_max_g(gl.abs(z), 128), 1e-12) / 448
+    tma.store_wait(1)
+    codes_out_ring.index(out_slot).store(clamp_g((z / gl.convert_layout(spread_g(scale, 128), layout)), -448.0, 448.0).to(gl.float8e4nv))
+    group_layout_128_like = group_sum_g(z, 128)
+    group_layout_128: gl.constexpr = group_layout_128_like.type.layout
+    group_rows_128 = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, group_layout_128))
+    part_cols = col // 128 + gl.arange(0, 1, layout=gl.SliceLayout(0, group_layout_128))
+    gl.store(scale_out + group_rows_128.to(gl.int64)[:, None] * (N // 128) + part_cols[None, :], scale.to(gl.float32), mask=(group_rows_128[:, None] < M) & (part_cols[None, :] < (N // 128)))
+    fence_async_shared()
+    tma_store(codes_out, [row, col], codes_out_ring.index(out_slot))
+
+
+@gluon.jit
+def quantized_loader(
+    x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):
+    step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            acc = tl.dot(x.load([row, k]), w.load([col, k]).T, acc)
-        acc_0, acc_128 = halves(acc)
-        quantized_epilogue(acc_0, row, col, codes_out, scale_out, M, N, BLOCK_M)
-        quantized_epilogue(acc_128, row, col + 128, codes_out, scale_out, M, N, BLOCK_M)
+            stage = step % STAGES
+            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            tma_load(x, [row, k], full.index(stage), x_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
+            step += 1
+
+
+@gluon.jit
+def quantized_consumer(
+    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
+    layout: gl.constexpr = accumulator
+    steps = gl.cdiv(K, BLOCK_K)
+    step, slice_step = WHICH * steps, 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        for k in range(1, steps):
+            stage = (step + k) % STAGES
+            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
+            acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
+        step += 2 * steps
+        quantized_epilogue(acc, slice_step, codes_out_ring, WHICH, row, col, codes_out, scale_out, M, N, BLOCK_M)
+        slice_step += 1
+    tma.store_wait(0)
+
+
+@gluon.jit
+def quantized(
+    x, w, codes_out, scale_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    codes_out_ring = gl.allocate_shared_memory(codes_out.dtype, [4, 128, 128], codes_out.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (quantized_consumer, (0, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (quantized_consumer, (1, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (quantized_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
 
 
 def prepare():
@@ -156,7 +247,8 @@ def launch(x, w, a_codes, a_scale):
         return
     keep(key, [
         launched(
-            quantized, programs(x.device, T, 128, N, 256), described(x, [128, 64]), described(w, [256, 64]),
-            described(a_codes, [128, 128]), a_scale, T, N, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+            quantized, programs(x.device, T, 128, N, 128), described_g(x, [128, 64], gl.bfloat16),
+            described_g(w, [128, 64], gl.bfloat16), described_g(a_codes, [128, 128], gl.float8e4nv), a_scale, T, N, D,
+            128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
         ),
     ])
