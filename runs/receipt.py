@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Timing
+from coda_synth.evaluator.evaluation import Baseline, Candidate, Check, Evaluation, Timing
 from coda_synth.evaluator.serial import SerialError, from_data, to_data
 
 from coda_synth import __version__
@@ -38,7 +38,8 @@ class Receipt:
         if not 0 <= self.evaluation.seed < SEEDS:
             raise ValueError(f"{self.evaluation.seed} is no seed")
         for timing in self.evaluation.timings:
-            for what in (timing, *timing.baselines):
+            told: tuple[Timing | Baseline, ...] = (timing, *timing.baselines)
+            for what in told:
                 if not 0 < what.low_ms <= what.median_ms <= what.high_ms < math.inf:
                     raise ValueError(f"its times at {timing.shape} are none: a median lies in its interval, above 0 ms")
 
