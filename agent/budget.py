@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -142,7 +143,8 @@ def cannot_afford(budget: Budget, history: Sequence[Attempt], model: str, prompt
     worst = models.worst_usd(model, asked, output)
     if budget.usd is not None and worst is not None and took.usd + worst > budget.usd:
         left_usd = budget.usd - took.usd
-        return f"the next call may cost ${worst:.2f}, and ${left_usd:.2f} are left of ${budget.usd:.2f}{_LOWER}"
+        most, least = math.ceil(round(worst * 100, 6)) / 100, math.floor(round(left_usd * 100, 6)) / 100
+        return f"the next call may cost ${most:.2f}, and ${least:.2f} are left of ${budget.usd:.2f}{_LOWER}"
     return ""
 
 

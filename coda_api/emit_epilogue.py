@@ -29,7 +29,8 @@ _MERGE = {"tile_sum": "{0} + {1}", "tile_max": "maximum({0}, {1})", "tile_min": 
 class Epilogue:
     """Writes one slice's stores and reductions: `states` holds the names of running values by reduction."""
 
-    slice_type = SliceValues
+    slice_type: type[SliceValues] = SliceValues
+    slice: SliceValues
 
     def __init__(
         self, name: str, source: str, kernel: Kernel, live: Mapping[str, Value], geometry: Geometry, tensors: Tensors

@@ -63,7 +63,7 @@ class _HopperEmitter(HopperLoads):
     # -- texts
 
     def _epilogue_text(self) -> str:
-        staged = self.epilogue.staged  # type: ignore[attr-defined]
+        staged = self.epilogue.staged
         lines = self.slice.inner.lines
         before = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
         own = "WHICH * {0} + step % {0}" if self.groups > 1 else "step % {0}"

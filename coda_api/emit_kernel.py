@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
-from coda_synth.coda_api.emit_slice import mentions
+from coda_synth.coda_api.emit_slice import SliceValues, mentions
 from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
@@ -36,7 +36,9 @@ def emit_kernel(
 class KernelEmitter:
     """The portable kernel; a backend may replace the epilogue's type and the text around it."""
 
-    epilogue_type = Epilogue
+    epilogue_type: type[Epilogue] = Epilogue
+    epilogue: Epilogue
+    slice: SliceValues
 
     def __init__(
         self,

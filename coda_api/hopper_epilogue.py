@@ -114,6 +114,7 @@ class HopperSlice(SliceValues):
 
 class HopperEpilogue(Epilogue):
     slice_type = HopperSlice
+    slice: HopperSlice
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -131,14 +132,14 @@ class HopperEpilogue(Epilogue):
         self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
 
     def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
-        self._convert(state, cols, self.slice.layout(cols))  # type: ignore[attr-defined]
+        self._convert(state, cols, self.slice.layout(cols))
 
     def _leave(self, state: tuple[str, ...], cols: Dim) -> None:
         self._convert(state, cols, "layout")
 
     def _convert(self, state: tuple[str, ...], cols: Dim, layout: str) -> None:
         """Running values of rows are handed on in the layout of the product's rows."""
-        if self.slice.layout(cols) != "layout":  # type: ignore[attr-defined]
+        if self.slice.layout(cols) != "layout":
             for name in state:
                 self._write(f"{name} = gl.convert_layout({name}, gl.SliceLayout(1, {layout}))")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_kernel import KernelEmitter
 from coda_synth.coda_api.expressions import LoweringError
-from coda_synth.coda_api.hopper_epilogue import HopperEpilogue
+from coda_synth.coda_api.hopper_epilogue import HopperEpilogue, HopperSlice
 from coda_synth.coda_api.unit_text import itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
@@ -23,8 +23,15 @@ class HopperPlan(KernelEmitter):
     """The part of the emitter that decides; groups: consumers that take tiles by turns, each of `warps` warps."""
 
     epilogue_type = HopperEpilogue
+    epilogue: HopperEpilogue
+    slice: HopperSlice
     groups = 1
     warps = 8
+    loads: dict[str, int]  # tiles that come through a ring: columns of a box
+    stores: dict[str, int]  # outputs that leave through a ring of their own
+    pairs: dict[str, str]  # outputs that are staged where a tile was read
+    in_slots: int
+    out_slots: int
 
     def _refuse(self) -> None:
         if self.geometry.padding:
@@ -57,7 +64,7 @@ class HopperPlan(KernelEmitter):
         and rings for outputs. What is accumulated is staged where it was read; so may other outputs be that match a
         tile which was read, where every slice has a slot of its own. Raises DoesNotFit."""
         load, operands = self._bytes(self.loads), self.schedule.operand_bytes()
-        found: dict[str, str] = self.epilogue.pairs  # type: ignore[attr-defined]
+        found = self.epilogue.pairs
         added = {output: read for output, read in found.items() if output == read}
         self.in_slots = slots or self.geometry.slices
         for pairs in (found, added) if slots is None and found != added else (added,):

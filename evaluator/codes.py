@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FORMATS = {torch.float8_e4m3fn: (3, -6), torch.float8_e5m2: (2, -14)}
 
 
-class Unrounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Unrounded(TorchDispatchMode):
     """Inside, a cast to fp8 gives the number itself: what a code is held against is known before its rounding."""
 
     def __torch_dispatch__(

@@ -86,7 +86,7 @@ def declared_dtypes(task: TaskSpec, dtype: torch.dtype) -> dict[str, torch.dtype
 @torch.no_grad()
 def exact_outputs(task: TaskSpec, inputs: Inputs) -> dict[str, torch.Tensor]:
     """The reference in float64 on these inputs as they are; of fp8 outputs, the numbers before they are rounded."""
-    with Unrounded():
+    with Unrounded():  # type: ignore[no-untyped-call]
         return task.reference(**{n: _wide(v) for n, v in inputs.items()})
 
 

@@ -24,7 +24,11 @@ from coda_synth.evaluator.hopper_memory import Barrier, HopperFault, Slot, box, 
 from triton.language import core
 from triton.runtime import interpreter
 
-_ASM = {"rcp.approx": lambda x: np.float32(1) / x, "cos.approx": np.cos, "sin.approx": np.sin}
+_ASM: dict[str, Callable[[Any], Any]] = {
+    "rcp.approx": lambda x: np.float32(1) / x,
+    "cos.approx": np.cos,
+    "sin.approx": np.sin,
+}
 _running: list[Block] = []  # the block whose kernel is being run
 
 
@@ -36,7 +40,8 @@ def load(source: str, name: str = "generated", seed: int = 0) -> ModuleType:
 
 def _imports(seed: int) -> dict[str, Any]:
     """What the generated text imports of Gluon, by module."""
-    hopper = {f.__name__.lstrip("_"): f for f in (_warpgroup_mma, _warpgroup_mma_init, _warpgroup_mma_wait)}
+    products = (_warpgroup_mma, _warpgroup_mma_init, _warpgroup_mma_wait)
+    hopper: dict[str, Any] = {f.__name__.lstrip("_"): f for f in products}
     hopper |= {"fence_async_shared": _fence_async_shared, "mbarrier": _Barriers, "tma": _Copies}
     return {
         "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=functools.partial(_Function, seed=seed))),

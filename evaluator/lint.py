@@ -156,7 +156,7 @@ def _baseline(task: TaskSpec, dtype: torch.dtype) -> Iterator[Finding]:
         yield Finding("BaselinePrecision", f"{said}: {judged.worst}")
 
 
-class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Products(TorchDispatchMode):
     """Notes the dtype of every matrix product."""
 
     def __init__(self) -> None:

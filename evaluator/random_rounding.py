@@ -25,7 +25,7 @@ _GATES = (_aten.silu, _aten.gelu)  # x times a factor that fp32 knows to 2^-24 o
 _SLOPES = (_aten.silu_backward, _aten.gelu_backward)  # a gradient times such a factor
 
 
-class RandomRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RandomRounding(TorchDispatchMode):
     """Inside, each operation is computed in float64 and its result rounded at random to the dtype it would have had.
 
     What fp32 does inside an operation is noise too: up to sqrt(n) * 2^-24 times the sum of magnitudes for a sum of n

@@ -45,7 +45,7 @@ def kept_by_autograd(
 
 
 def _storage(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)
 
 
 def _made(entry: TaskInput, sizes: Mapping[str, int], dtype: torch.dtype, device: str) -> Any:

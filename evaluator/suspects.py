@@ -79,7 +79,7 @@ class _Fault(TorchDispatchMode):
     """Runs with the `chosen`th possible fault in place, counts all of them, and says what the chosen one is."""
 
     def __init__(self, task: TaskSpec, chosen: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.chosen, self.seen, self.said = chosen, 0, ""
         self._file = task.reference.__code__.co_filename
         self._made: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # sums, and what they were made of
