@@ -8,12 +8,13 @@ bytes through shared memory and leaves half as many partials. For small ones it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
-from coda_synth.coda_api.schedule import ALLOWED, Schedule
+from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
 
 H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
@@ -54,6 +55,22 @@ def default_schedules(
     loads = any(v.word == "param" and v.rows is not None and v.cols is not None for v in walk(live))
     running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())
     return (*(_TURNS if not running and (inner >= _LONG or not loads) else ()), last)
+
+
+def hinted(
+    defaults: Iterable[Schedule], hints: Mapping[str, object], shared_bytes: int = H200_SHARED
+) -> tuple[Schedule, ...]:
+    """The defaults with an author's hints in place: a hint changes nothing else. Those are left out that have another
+    mainloop than it names, or a smaller tile. The last one, the wide tile, takes any hint; raises ScheduleError.
+    """
+    last = wide(shared_bytes).with_hints(hints)
+    found = []
+    for one in defaults:
+        larger = any(name in hints and getattr(last, name) > getattr(one, name) for name in ("block_m", "block_n"))
+        if hints.get("mainloop", one.mainloop) == one.mainloop and not larger:
+            with suppress(ScheduleError):
+                found.append(one.with_hints(hints))
+    return (*found, last)
 
 
 def _small(rows: int, cols: int, inner: int, form: str, shared_bytes: int, processors: int) -> Iterator[Schedule]:

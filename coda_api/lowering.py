@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, wide
+from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, hinted
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
 from coda_synth.coda_api.emit_hopper import emit_hopper
@@ -181,14 +181,12 @@ class _Lowering:
     # -- schedules
 
     def _schedule(self, call: Call, kernel: Kernel) -> Schedule:
-        """What the caller chose for this call, or its author for the kernel, or the first default that has a text."""
+        """What the caller chose for this call, or else the first default that has a text, under its author's hints."""
         if chosen := self.schedules.get(call.name):
             return chosen
-        if kernel.hints:
-            return wide(self.shared_bytes).with_hints(kernel.hints)
-        live = self._live(call)
-        sizes = self._local_sizes(call)
-        *tried, last = default_schedules(kernel, live, sizes, self.form or "", self.shared_bytes, self.processors)
+        live, sizes = self._live(call), self._local_sizes(call)
+        defaults = default_schedules(kernel, live, sizes, self.form or "", self.shared_bytes, self.processors)
+        *tried, last = hinted(defaults, kernel.hints, self.shared_bytes) if kernel.hints else defaults
         return next((s for s in tried if self._possible(call, kernel, live, s)), last)
 
     def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:

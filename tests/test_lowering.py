@@ -94,3 +94,23 @@ def test_what_is_accumulated_is_read_and_written_where_it_lies() -> None:
     weights = next(launch for launch in made.launches if launch.kernel == "weights")
     assert [a.type for a in weights.args if a.name.startswith("dw")] == ["tensordesc<fp32[128, 64]>"]
     assert "dw_tile = dw.load(" in made.source and "dw.store(" in made.source
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ("warps=8", ("pingpong", 128, 128, 5)),
+        ("slice_n=32, group_m=4", ("pingpong", 128, 128, 5)),
+        ("block_n=64", ("pingpong", 128, 64, 5)),
+        ("block_n=256", ("auto", 128, 256, 3)),
+        ('mainloop="hopper"', ("hopper", 128, 256, 3)),
+        ("stages=4, mainloop='pingpong'", ("pingpong", 128, 128, 4)),
+    ],
+)
+def test_a_hint_changes_nothing_but_what_it_says(hints: str, expected: tuple[str, int, int, int]) -> None:
+    """Unless it asks for a larger tile than the default's, or for another mainloop."""
+    spec = task("linear_bias_gelu")
+    text = worked_candidate("linear_bias_gelu").replace("@kernel\n", f"@kernel({hints})\n")
+    sizes = next(iter(spec.time_shapes.values()))
+    (found,) = lower(read(text, signature(spec)), signature(spec), sizes, form="hopper").schedules.values()
+    assert (found.mainloop, found.block_m, found.block_n, found.stages) == expected
