@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from coda_synth.agent.planner_pieces import pieces
 from coda_synth.coda_api.devices import UnknownDevice, device
-from coda_synth.coda_api.schedule import Schedule, ScheduleError
+from coda_synth.coda_api.schedule import ACCUMULATORS, Schedule, ScheduleError
 from coda_synth.evaluator.evaluation import Evaluation, Verdict
 from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt
 
 Hint = int | str
 Hints = Mapping[str, Mapping[str, Hint]]
-_ACCUMULATORS = 128  # fp32 values of the product a thread can hold beside an epilogue
 _TILES = ((128, 256), (128, 128), (256, 128), (64, 256), (64, 128))
 # Hopper's two ways to overlap an epilogue, which only a measurement can tell apart; elsewhere they change nothing.
 _MAINLOOPS: tuple[dict[str, Hint], ...] = (
@@ -29,6 +28,7 @@ _MAINLOOPS: tuple[dict[str, Hint], ...] = (
 )
 _UNMEASURED = 3  # tries in a row that the cost model finds no better, before it is left at that
 _DEFAULT = Schedule()
+_CHOSEN = ("block_m", "block_n", "stages", "mainloop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +165,20 @@ def _tile(s: Schedule, block_m: int, block_n: int) -> dict[str, Hint]:
 
 
 def _changed(hints: Hints, kernel: str, change: Mapping[str, Hint]) -> dict[str, dict[str, Hint]] | None:
-    """All hints with one kernel's changed, defaults left out; None where such a schedule cannot exist."""
+    """All hints with one kernel's changed, defaults left out but for those that are chosen for a kernel without hints;
+    None where such a schedule cannot exist."""
     try:
         schedule = _DEFAULT.with_hints({**hints.get(kernel, {}), **change})
     except ScheduleError:
         return None
-    kept = {n: getattr(schedule, n) for n in Schedule.__slots__ if getattr(schedule, n) != getattr(_DEFAULT, n)}
+    said = {name: getattr(schedule, name) for name in Schedule.__slots__}
+    kept = {n: v for n, v in said.items() if n in _CHOSEN or v != getattr(_DEFAULT, n)}
     return {**{k: dict(h) for k, h in hints.items()}, kernel: kept}
 
 
 def _fits(hints: Mapping[str, Hint], found: Evaluation | None) -> bool:
     s = _DEFAULT.with_hints(hints)
-    return s.operand_bytes() <= _shared_bytes(found) and s.block_m * s.block_n <= _ACCUMULATORS * 32 * s.warps
+    return s.operand_bytes() <= _shared_bytes(found) and s.block_m * s.block_n <= ACCUMULATORS * 32 * s.warps
 
 
 def _shared_bytes(found: Evaluation | None) -> int:
