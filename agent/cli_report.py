@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coda_synth.agent.cli_view import sizes_text, table
 from coda_synth.coda_api.errors import Diagnostic, Edit
+from coda_synth.coda_api.schedule import as_hints
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
 from rich.console import RenderableType
 from rich.text import Text
@@ -22,6 +23,8 @@ def report(evaluation: Evaluation, source: str, name: str) -> Iterator[Renderabl
         yield _checks(evaluation)
     if evaluation.resources:
         yield _resources(evaluation)
+    if evaluation.schedules:
+        yield Text("\n".join(f"- schedule of {call}: {as_hints(s)}" for call, s in evaluation.schedules.items()))
     if evaluation.verdict is Verdict.PASSED:
         yield from _times(evaluation)
 

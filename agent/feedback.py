@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.coda_api.generated import Resources
+from coda_synth.coda_api.schedule import Schedule, as_hints
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.runs.record import Attempt
 from coda_synth.runs.report import attempt_row, time_ms, vs_bare
@@ -54,10 +56,20 @@ def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
     for r in evaluation.resources:
         yield (
             f"Build of {r.call} ({r.kernel}): {r.registers} registers, {r.spill_bytes} B spilled, "
-            f"{r.shared_bytes:,} B shared memory, {r.tensor_core_instructions} tensor-core instructions."
+            f"{r.shared_bytes:,} B shared memory{_beside(r, evaluation.schedules.get(r.call))}."
         )
+    yield from (f"Schedule of {call}: {as_hints(s)}" for call, s in evaluation.schedules.items())
     yield from (_figure(f) for f in evaluation.figures)
     yield from evaluation.profile if evaluation.figures else ()
+
+
+def _beside(found: Resources, schedule: Schedule | None) -> str:
+    """How its shared memory is shared out."""
+    if schedule is None or schedule.split_k > 1 or schedule.operand_bytes() > found.shared_bytes:
+        return ""
+    each = schedule.operand_bytes() // schedule.stages
+    rest = found.shared_bytes - schedule.operand_bytes()
+    return f" ({schedule.stages} stages of {each:,}, the rest {rest:,})"
 
 
 def _finding(diagnostic: Diagnostic, lines: list[str]) -> Iterator[str]:

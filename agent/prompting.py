@@ -14,7 +14,7 @@ from coda_synth.agent.strategy import NO_CHOICE, REPAIRS, Choice
 from coda_synth.agent.untried import untried
 from coda_synth.coda_api.cost import bound_s
 from coda_synth.coda_api.devices import device
-from coda_synth.coda_api.schedule import HINTS
+from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
 from coda_synth.evaluator.signature import signature
 from coda_synth.prompts.build import build_prompt
@@ -61,11 +61,12 @@ def prompt(
     shown = history if history and not choice.alone else ()
     system, user = build_prompt(
         _words(),
-        HINTS,
+        hint_table(),
         examples,
         _task(task, told.target),
         _shapes(task, told.target),
         _history(task, shown, choice, told.budget) if shown else None,
+        needs=NEEDS,
         device=_device(told.target),
         lessons=told.lessons,
     )

@@ -7,13 +7,14 @@ A model, not a measurement; what it says of one kernel's tile under a schedule i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.groups import tile_step
 from coda_synth.coda_api.kernel_time import (
     Work,
+    busy_s,
     depth_efficiency,
     piece_s,
     spill_s,
@@ -44,7 +45,8 @@ LAUNCH_S = 3e-6  # filling and draining the device once
 class LaunchCost:
     """One call: its launch, or both of them where K is cut in pieces, and then a tile counts once for each piece.
     seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what shared memory
-    leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages."""
+    leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages. mainloop_s: of the
+    seconds, what the sums alone take; spill_s: what spills cost at least. loaded, stored: bytes of the epilogue."""
 
     call: str
     flops: int
@@ -55,6 +57,11 @@ class LaunchCost:
     seconds: float
     depth_efficiency: float = 1.0
     pieces: int = 1
+    stages: int = 1
+    mainloop_s: float = 0.0
+    spill_s: float = 0.0
+    loaded: int = 0
+    stored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,12 @@ def bare_gemm_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], s
     return total
 
 
+def floor_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], sizes: Sizes, device: Device) -> float:
+    """Seconds that a program can come down to, at sustained rates: its GEMMs alone, or its least bytes."""
+    moved = task_bytes(signature, sizes) / device.copy_bytes_per_s + LAUNCH_S
+    return max(bare_gemm_s(signature, gemms, sizes, device), moved)
+
+
 def program_cost(
     program: Program,
     signature: Signature,
@@ -141,8 +154,26 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
         seconds, moved, tiles = _in_pieces(traffic, call, device, work, shape * depth, rows * cols, tiles)
         waves = -(-tiles // device.sms)
     flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
+    rounds = -(-tiles // (device.sms * schedule.split_k))
+    alone = max(
+        traffic.operands(call) / device.copy_bytes_per_s, rounds * busy_s(schedule, device, work, shape * depth)
+    )
+    spills = rounds * (tile_s(schedule, device, work, 1.0) - tile_s(schedule, device, replace(work, spilled=0), 1.0))
     return LaunchCost(
-        call.name, flops, moved, tiles, tiles / (waves * device.sms), shape, seconds, depth, schedule.split_k
+        call.name,
+        flops,
+        moved,
+        tiles,
+        tiles / (waves * device.sms),
+        shape,
+        seconds,
+        depth,
+        schedule.split_k,
+        schedule.stages,
+        alone,
+        spills,
+        traffic.read(call) - traffic.operands(call),
+        traffic.written(call),
     )
 
 

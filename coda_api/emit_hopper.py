@@ -56,9 +56,9 @@ class _HopperEmitter(HopperLoads):
         self._budget(slots)
         fetcher = [self._fetcher_text()] if self._fetches() else []
         parts = [self._epilogue_text(), self._loader_text(), *fetcher, self._consumer_text(), self._kernel_text()]
-        return UnitText(
-            self.name, "\n\n".join(gluon(p) for p in parts), tuple(self.params), "tiles", gluon=True, warps=self.warps
-        )
+        text = "\n\n".join(gluon(p) for p in parts)
+        width = self.geometry.slice_n
+        return UnitText(self.name, text, tuple(self.params), "tiles", gluon=True, warps=self.warps, slice_n=width)
 
     # -- texts
 

@@ -85,7 +85,7 @@ class KernelEmitter:
         params = self._params()
         names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
         text = f"{inner_text}\n\n{function(self.name, names, body)}"
-        return UnitText(self.name, text, tuple(params), "tiles", step=self.geometry.step)
+        return UnitText(self.name, text, tuple(params), "tiles", step=self.geometry.step, slice_n=self.geometry.slice_n)
 
     # -- the mainloop
 

@@ -67,6 +67,7 @@ class Generated:
     form: str
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[Diagnostic, ...] = ()
+    effective: Mapping[str, Schedule] = field(default_factory=dict)  # by call: what it left to choose is filled in
 
 
 @dataclass(frozen=True, slots=True)

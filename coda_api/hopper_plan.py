@@ -10,6 +10,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_kernel import KernelEmitter
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.hopper_epilogue import HopperEpilogue, HopperSlice
+from coda_synth.coda_api.schedule import mainloop_fault
 from coda_synth.coda_api.unit_text import itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
@@ -36,17 +37,11 @@ class HopperPlan(KernelEmitter):
     def _refuse(self) -> None:
         if self.geometry.padding:
             raise LoweringError(f"the Hopper kernel has no groups of {self.geometry.padding.columns} columns")
-        s = self.schedule
-        if s.stages < 2:
-            raise LoweringError("the Hopper kernel needs two stages or more: one is read while the next arrives")
+        if fault := mainloop_fault(self.schedule):
+            raise LoweringError(fault)
         gemm = self.kernel.gemm
         if gemm and any(itemsize(self.tensors.params[n].dtype) != 2 for n in (gemm.a, gemm.b)):
             raise LoweringError("the Hopper kernel multiplies 16-bit operands")
-        if self.warps not in (4, 8) or s.block_m < 16 * self.warps:
-            raise LoweringError(
-                f"the Hopper kernel has 4 or 8 warps (pingpong: twice 4) of 16 rows or more each;"
-                f" block_m = {s.block_m}, warps = {s.warps}"
-            )
 
     # -- shared memory
 

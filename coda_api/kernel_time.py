@@ -74,11 +74,17 @@ def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
     wide = schedule.slice_n or (_NARROW if work.running else _WIDE)
     slices = -(-schedule.block_n // min(wide, schedule.block_n))
     spills = slices * spill_s(schedule, device, work.spilled)
-    busy = work.mainloop_s / efficiency
+    busy = busy_s(schedule, device, work, efficiency)
     if kind == "pingpong":
-        return _TURNS * busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
+        return busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
     exposed = stores + _SLICE_S * slices * schedule.block_m / 128 + spills
     return busy + exposed + (loads if kind == "hopper" else _SYNCHRONOUS * loads + _FILL_S)
+
+
+def busy_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
+    """Of these, the seconds in which matrix units, or what feeds them, are at work on a tile's sum."""
+    turns = _TURNS if mainloop(schedule, device) == "pingpong" else 1.0
+    return turns * work.mainloop_s / efficiency
 
 
 def piece_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:

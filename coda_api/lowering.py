@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, hinted
@@ -26,7 +26,7 @@ from coda_synth.coda_api.groups import padding, tile_step
 from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text
 from coda_synth.coda_api.module_text import head_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
-from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.schedule import ALLOWED, Schedule
 from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name
 from coda_synth.coda_api.unit_text import TensorInfo, Tensors, UnitText, itemsize
 
@@ -77,6 +77,14 @@ def _tile_symbols(unit: Unit) -> frozenset[str]:
         inner = unit.gemm.inner.symbols if unit.gemm else frozenset()
         return unit.rows.symbols | unit.cols.symbols | inner
     return frozenset(s for p in unit.params for d in p.type.dims for s in d.symbols)
+
+
+def _effective(schedule: Schedule, text: UnitText) -> Schedule:
+    """The schedule as its kernel came out: mainloop and slices are named. Groups of a few columns have slices that no
+    hint can name."""
+    kind = ("pingpong" if schedule.mainloop == "pingpong" else "hopper") if text.gluon else "portable"
+    width = text.slice_n if text.slice_n in ALLOWED["slice_n"] else schedule.slice_n
+    return replace(schedule, mainloop=kind, slice_n=width)
 
 
 @dataclass
@@ -332,6 +340,7 @@ class _Lowering:
             self.form or "",
             self._in_place(stored),
             tuple(self.notes),
+            {c.call.name: _effective(c.schedule, c.text) for c in self.calls if c.schedule and c.text.pieces == 1},
         )
 
     def _in_place(self, stored: list[tuple[Call, str]]) -> dict[str, tuple[str, ...]]:

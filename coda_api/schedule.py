@@ -5,17 +5,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-ALLOWED: dict[str, tuple[object, ...]] = {
-    "block_m": (16, 32, 64, 128, 256),
-    "block_n": (16, 32, 64, 128, 256),
-    "block_k": (16, 32, 64, 128),
-    "stages": (1, 2, 3, 4, 5, 6, 7, 8),
-    "warps": (1, 2, 4, 8, 16),
-    "group_m": (1, 2, 4, 8, 16, 32),
-    "slice_n": (0, 16, 32, 64, 128, 256),
-    "split_k": (1, 2, 4, 8, 16, 32),
-    "mainloop": ("auto", "portable", "hopper", "pingpong"),
-}
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One hint: its legal values, and what it means, for whoever writes one."""
+
+    name: str
+    values: tuple[object, ...]
+    doc: str
+
+
+_HINTS = (
+    Hint("block_m", (16, 32, 64, 128, 256), "rows of the product's tile"),
+    Hint("block_n", (16, 32, 64, 128, 256), "columns of it"),
+    Hint("block_k", (16, 32, 64, 128), "depth of one step of the sum"),
+    Hint(
+        "stages",
+        (1, 2, 3, 4, 5, 6, 7, 8),
+        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory, and"
+        " the epilogue's tiles need room beside them",
+    ),
+    Hint("warps", (1, 2, 4, 8, 16), "of a thread block, in a pingpong of both groups together"),
+    Hint("group_m", (1, 2, 4, 8, 16, 32), "rows of tiles that go together through the L2 cache; not in the cost model"),
+    Hint(
+        "slice_n",
+        (0, 16, 32, 64, 128, 256),
+        "columns of the tile that the epilogue takes at a time, at most block_n; fewer take fewer registers and less"
+        " shared memory, 0 is chosen for you",
+    ),
+    Hint(
+        "mainloop",
+        ("auto", "portable", "hopper", "pingpong"),
+        "hopper: all warps share a tile. pingpong: two groups take tiles by turns, one's epilogue under the other's"
+        " sum. auto: hopper where it can be. Both on sm_90 only; elsewhere, and where a row is no multiple of 16 bytes,"
+        " portable",
+    ),
+    Hint(
+        "split_k",
+        (1, 2, 4, 8, 16, 32),
+        "pieces of the sum, for a product of few tiles: a second launch adds them up; portable only",
+    ),
+)
+ALLOWED: dict[str, tuple[object, ...]] = {hint.name: hint.values for hint in _HINTS}
+ACCUMULATORS = 128  # fp32 values of the product that a thread can hold beside an epilogue
+NEEDS = (  # what `mainloop_fault` holds a schedule to, in words
+    '`mainloop="hopper"` needs 4 or 8 warps, block_m >= 16 * warps, stages >= 2 and'
+    f" block_m * block_n <= {ACCUMULATORS * 32:,} * warps;"
+    ' `"pingpong"` needs 8 warps, block_m >= 64, stages >= 2 and'
+    f" block_m * block_n <= {ACCUMULATORS * 32 * 4:,}, as 128 x 128 or 64 x 256; both need 16-bit operands"
+)
 
 
 class ScheduleError(ValueError):
@@ -70,3 +108,43 @@ class Schedule:
 
 
 HINTS = tuple(f.name for f in fields(Schedule))
+
+
+def hint_table() -> tuple[tuple[str, str, str, str], ...]:
+    """Name, legal values, default and meaning of every hint, as texts."""
+    plain = Schedule()
+    return tuple((h.name, ", ".join(map(str, h.values)), str(getattr(plain, h.name)), h.doc) for h in _HINTS)
+
+
+def as_hints(schedule: Schedule) -> str:
+    """The schedule as @kernel would take it: 'block_m=128, block_n=256, ...'; a sum in one piece is not mentioned."""
+    said = {name: getattr(schedule, name) for name in HINTS if name != "split_k" or schedule.split_k > 1}
+    return ", ".join(f'{n}="{v}"' if isinstance(v, str) else f"{n}={v}" for n, v in said.items())
+
+
+def mainloop_fault(schedule: Schedule) -> str:
+    """What a Hopper mainloop lacks under this schedule, with what would fit; "" where it has all that it needs."""
+    s, turns = schedule, schedule.mainloop == "pingpong"
+    name = "pingpong" if turns else "hopper"
+    warps = s.warps // 2 if turns else s.warps
+    if s.stages < 2:
+        return f"the {name} mainloop needs two stages or more: one is read while the next arrives"
+    if warps not in ((4,) if turns else (4, 8)):
+        return f"the {name} mainloop has {'8 warps, two groups of 4' if turns else '4 or 8 warps'}; warps = {s.warps}"
+    if s.block_m < 16 * warps:
+        least = f"block_m of {16 * warps} or more" + ("" if turns or warps == 4 else ", or warps=4 and 64")
+        return f"the {name} mainloop gives each warp{' of a group' if turns else ''} 16 rows or more; use {least}"
+    if s.block_m * s.block_n > ACCUMULATORS * 32 * warps:
+        return _too_many(s, name, warps)
+    return ""
+
+
+def _too_many(s: Schedule, name: str, warps: int) -> str:
+    """Of a product that no thread can hold."""
+    held, most = s.block_m * s.block_n // (32 * warps), ACCUMULATORS * 32 * warps
+    fitting = [f"{m} x {most // m}" for m in (128, 64) if m >= 16 * warps and 64 <= most // m <= 256]
+    beside = "" if name == "pingpong" else " with these warps"
+    return (
+        f"a {name} tile of {s.block_m} x {s.block_n} is {held} fp32 values a thread, and {ACCUMULATORS} fit beside an"
+        f" epilogue; {' or '.join(fitting)} fits{beside}"
+    )

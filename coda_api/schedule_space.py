@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coda_synth.coda_api.devices import Device
-from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
+from coda_synth.coda_api.schedule import ACCUMULATORS, ALLOWED, Schedule, ScheduleError, mainloop_fault
 
-_ACCUMULATORS = 128  # fp32 values of the product that a thread can hold beside an epilogue
 _KEPT_FREE = 24 * 1024  # bytes of shared memory that a shape leaves for its epilogue
 _PORTABLE = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (128, 64), (64, 64), (32, 128), (16, 128))
 _SHARED_TILE = ((128, 256), (128, 128), (256, 128), (128, 64))
@@ -67,12 +66,10 @@ def neighbours(schedule: Schedule, device: Device, itemsize: int = 2) -> tuple[S
 
 def fits(schedule: Schedule, device: Device, itemsize: int = 2) -> bool:
     """Whether operands and product have room, and a Hopper mainloop its warps and stages."""
-    s, turns = schedule, schedule.mainloop == "pingpong"
-    warps = s.warps // 2 if turns else s.warps
-    hopper = s.mainloop in ("hopper", "pingpong")
-    if hopper and (s.stages < 2 or warps not in (4, 8) or s.block_m < 16 * warps):
+    s = schedule
+    if s.mainloop in ("hopper", "pingpong") and mainloop_fault(s):
         return False
-    return s.operand_bytes(itemsize) <= device.shared_bytes and s.block_m * s.block_n <= _ACCUMULATORS * 32 * warps
+    return s.operand_bytes(itemsize) <= device.shared_bytes and s.block_m * s.block_n <= ACCUMULATORS * 32 * s.warps
 
 
 def hints_of(schedule: Schedule) -> dict[str, int | str]:

@@ -11,7 +11,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.program import Gemm, TypeKind
 from coda_synth.coda_api.report import Report
 from coda_synth.coda_api.rules import did_you_mean, shown
-from coda_synth.coda_api.schedule import ALLOWED, HINTS, Schedule, ScheduleError
+from coda_synth.coda_api.schedule import ALLOWED, HINTS, Schedule, ScheduleError, mainloop_fault
 from coda_synth.coda_api.syntax import Number, UnitText
 
 
@@ -115,6 +115,10 @@ def read_hints(unit: UnitText, constants: Mapping[str, Number], report: Report) 
         except ScheduleError as error:
             close = did_you_mean(name, HINTS) if name not in HINTS else ""
             report.add(rules.ScheduleHint(word, f"{error}{close}", repairs.hint(word)))
+    asked = Schedule(block_m=128, block_n=128, stages=2).with_hints(hints)  # what is left out is chosen to fit
+    if asked.mainloop in ("hopper", "pingpong") and (fault := mainloop_fault(asked)):
+        word = next(w for w in unit.hints if w.arg == "mainloop")
+        report.add(rules.ScheduleHint(word, fault, (word, 'mainloop="auto"')))
     return hints
 
 

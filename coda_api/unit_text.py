@@ -79,6 +79,7 @@ class UnitText:
     gluon: bool = False  # the Hopper backend's dialect
     warps: int = 0  # what the launch asks for; 0: what the schedule says
     step: int = 0  # for a grid of tiles: columns of the product that each computes; 0: what the schedule says
+    slice_n: int = 0  # places of the product's tile that its epilogue takes at a time, in a kernel
     pieces: int = 1  # for a grid of tiles: the pieces of K that each tile's work is cut into
 
 

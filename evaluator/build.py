@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,18 +134,16 @@ def _lowered(data: Mapping[str, Any]) -> Generated:
 
 def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     program, facts, _ = _asked(data)
-    generated, on = _lowered(data), device(data["device"])
+    generated = _lowered(data)
     schedules = generated.schedules
     cases = interpreter_cases(program, facts, schedules, data["seed"], generated.form)
-    launches = cost.program_cost(program, facts.signature, facts.headline[1], schedules, on).launches
     answer = {
         "generated_hash": hashlib.sha256(generated.source.encode()).hexdigest()[:16],
         "cases": cases,
         "schedules": schedules,
+        "effective": generated.effective,
         "output_places": output_places(program),
         "call_places": call_places(program),
-        "modelled": model(program, facts, schedules, on),
-        "profile": [f"{facts.headline[0]}: {line}" for line in modelled_lines(launches, on, facts.signature.dtype)],
     }
     return Message(to_data(answer))
 
@@ -167,16 +165,32 @@ def _price(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     return Message({"bound_ms": bound * 1e3, "launches": to_data(priced.launches)})
 
 
-def model(program: Program, facts: TaskFacts, schedules: Schedules, on: Device) -> list[Modelled]:
-    """The cost model's words for every shape that the task times."""
+def model(
+    program: Program, facts: TaskFacts, schedules: Schedules, on: Device, spills: Mapping[str, int] = {}
+) -> list[Modelled]:
+    """The cost model's words for every shape that the task times. spills: bytes a thread by call, from a build."""
     found = []
     for label, sizes in facts.time_shapes.items():
-        priced = cost.program_cost(program, facts.signature, sizes, schedules, on)
-        bound = cost.bound_s(facts.signature, facts.gemms, sizes, on)
-        bare = cost.bare_gemm_s(facts.signature, facts.gemms, sizes, on)
-        times = (bound * 1e3, priced.seconds * 1e3, bare * 1e3)
-        found.append(Modelled(label, sizes, on.name, priced.bytes, priced.flops, *times))
+        priced = cost.program_cost(program, facts.signature, sizes, schedules, on, spills)
+        asked = (facts.signature, facts.gemms, sizes, on)
+        bound, bare, floor = cost.bound_s(*asked), cost.bare_gemm_s(*asked), cost.floor_s(*asked)
+        times = (bound * 1e3, priced.seconds * 1e3, bare * 1e3, floor * 1e3)
+        calls = {launch.call: launch.seconds * 1e3 for launch in priced.launches}
+        found.append(Modelled(label, sizes, on.name, priced.bytes, priced.flops, *times, calls))
     return found
+
+
+def _modelled(data: Mapping[str, Any], schedules: Schedules, resources: Sequence[Resources]) -> dict[str, object]:
+    """The times of what was built: what it spills costs something."""
+    (program, facts, _), on = _asked(data), device(data["device"])
+    spills = {call: max(r.spill_bytes for r in resources if r.call == call) for call in {r.call for r in resources}}
+    headline, sizes = facts.headline
+    launches = cost.program_cost(program, facts.signature, sizes, schedules, on, spills).launches
+    lines = modelled_lines(launches, on, facts.signature.dtype)
+    return {
+        "modelled": model(program, facts, schedules, on, spills),
+        "profile": [f"{headline}: {line}" for line in lines],
+    }
 
 
 def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
@@ -195,7 +209,8 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     built = zip(generated.launches, resources, strict=True)
     warnings = [w for launch, r in built for w in _warnings(r, launch.multiplies)]
     warnings += generated.notes
-    return Message({"resources": to_data(resources), "warnings": to_data(warnings)})
+    modelled = _modelled(data, generated.schedules, resources)
+    return Message(to_data({"resources": resources, "warnings": warnings, **modelled}))
 
 
 _KEPT = 64  # compilations, the newest

@@ -82,6 +82,7 @@ class Timing:
     prepare_ms: float  # once per weight update, outside the timed path
     baselines: tuple[Baseline, ...]
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    calls_ms: Mapping[str, float] = field(default_factory=dict)  # each call's launches; empty where not seen
 
     def ratio(self, baseline: str) -> float | None:
         """Time of the named baseline over ours: above 1 we are faster. None where it was not measured."""
@@ -100,6 +101,8 @@ class Modelled:
     bound_ms: float  # no kernel can be faster: the task's least traffic and flops
     estimate_ms: float  # this candidate, with its own traffic, launches, waves and tiles
     bare_gemm_ms: float
+    floor_ms: float = 0.0  # what a program can come down to: the bare GEMMs, or the least bytes, at sustained rates
+    calls_ms: Mapping[str, float] = field(default_factory=dict)  # the estimate, by call
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class Evaluation:
     modelled: tuple[Modelled, ...] = ()
     timings: tuple[Timing, ...] = ()
     confirmed: tuple[Timing, ...] = ()  # the same shapes measured again, on a fresh seed, before it led
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)  # by kernel call, what was left to choose filled in
     profile: tuple[str, ...] = ()  # what bounds it, in words and figures an author can act on
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage

@@ -164,10 +164,9 @@ class Judge:
         with trial.entering("build"):
             reply = self.builder.request("plan", self.limits.read_s, {**self.asked(trial), "seed": trial.seed})
             trial.schedules = from_data(dict[str, Schedule], reply.data["schedules"])
+            trial.effective = from_data(dict[str, Schedule], reply.data["effective"])
             trial.output_places = from_data(dict[str, Place], reply.data["output_places"])
             trial.call_places = from_data(dict[str, Place], reply.data["call_places"])
-            trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
-            trial.profile = list(reply.data["profile"])
             trial.environment["generated_hash"] = str(reply.data["generated_hash"])
             cases: list[Case] = from_data(list[Case], reply.data["cases"])
             return cases
@@ -184,6 +183,8 @@ class Judge:
         trial.stage = "build"
         reply = self.builder.collect(max(1.0, self.limits.build_s - (time.monotonic() - start)))
         trial.resources = from_data(tuple[Resources, ...], reply.data["resources"])
+        trial.modelled = from_data(tuple[Modelled, ...], reply.data["modelled"])
+        trial.profile = list(reply.data["profile"])
         trial.seconds["build"] += round(sum(r.seconds for r in trial.resources), 3)
         trial.diagnostics += from_data(list[Diagnostic], reply.data["warnings"])
         trial.stage = "check"

@@ -185,6 +185,7 @@ def _timing(label: str, case: Case, found: Measured, bound_ms: float, trial: Tri
         prepare_ms=found.prepare_ms,
         baselines=peers,
         schedules=trial.schedules,
+        calls_ms={call: sum(each) for call, each in found.launch_ms.items()},
     )
 
 

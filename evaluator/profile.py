@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
-from coda_synth.coda_api.cost import LaunchCost
+from coda_synth.coda_api.cost import LAUNCH_S, LaunchCost
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
@@ -16,9 +17,19 @@ def modelled_lines(launches: Sequence[LaunchCost], on: Device, dtype: str) -> li
     """One line a launch, from the cost model alone."""
     total = sum(launch.seconds for launch in launches)
     return [
-        f"{_cost(launch, on, dtype)}; modelled {_ms(launch.seconds)}, {launch.seconds / total:.0%}"
+        f"{_cost(launch, on, dtype)}{_epilogue(launch)}; modelled {_ms(launch.seconds)}, {launch.seconds / total:.0%}"
         for launch in launches
     ]
+
+
+def _epilogue(launch: LaunchCost) -> str:
+    """What the epilogue of a GEMM moves, and what of it the mainloop does not hide."""
+    if not launch.flops or launch.pieces > 1:
+        return ""
+    more = max(0.0, launch.seconds - launch.mainloop_s - LAUNCH_S)
+    said = f"; its sums alone {_ms(launch.mainloop_s)}, its epilogue (reads {launch.loaded / 1e9:.3g} GB, writes"
+    said += f" {launch.stored / 1e9:.3g} GB) adds {_ms(more)}, {more / launch.seconds:.0%}"
+    return said + (f", {_ms(launch.spill_s)} of it spills, at the least" if launch.spill_s else "")
 
 
 def measured_lines(
@@ -51,9 +62,7 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     said = f"{launch.call}: {launch.bytes / 1e9:.3g} GB"
     if not launch.flops:
         return f"{said}, no GEMM"
-    compute, memory = launch.flops / on.matmul_flops(dtype), launch.bytes / on.copy_bytes_per_s
-    by = "tensor cores" if compute > memory else "memory"
-    said += f", {launch.flops / 1e12:.3g} TFLOP, bound by {by}"
+    said += f", {launch.flops / 1e12:.3g} TFLOP, bound by {_bound_by(launch, on, dtype)}"
     waves = launch.tiles / on.sms
     pieces = f" in {launch.pieces} pieces of K each" if launch.pieces > 1 else ""
     said += f"; {launch.tiles // launch.pieces:,} tiles{pieces} on {on.sms} SMs are {waves:.1f} waves,"
@@ -63,8 +72,20 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     if launch.tile_efficiency < 0.99:
         said += f"; this tile's operand traffic through shared memory leaves {launch.tile_efficiency:.0%} of the peak"
     if launch.depth_efficiency < 0.99:
-        said += f"; so few stages do not hide the latency of their loads, which leaves {launch.depth_efficiency:.0%}"
+        needed = ceil(launch.stages / launch.depth_efficiency - 1e-9)
+        said += f"; {launch.stages} stages do not hide the latency of their loads, which leaves"
+        said += f" {launch.depth_efficiency:.0%}; {needed} would"
     return said
+
+
+def _bound_by(launch: LaunchCost, on: Device, dtype: str) -> str:
+    """What a faster launch would need more of."""
+    compute, memory = launch.flops / on.matmul_flops(dtype), launch.bytes / on.copy_bytes_per_s
+    if memory >= compute / (launch.tile_efficiency * launch.depth_efficiency):
+        return "memory"
+    if min(launch.tile_efficiency, launch.depth_efficiency) >= 0.99:
+        return "tensor cores"
+    return "shared memory" if launch.tile_efficiency <= launch.depth_efficiency else "latency"
 
 
 def _against(cost: LaunchCost, ms: float, on: Device, dtype: str) -> str:

@@ -35,6 +35,7 @@ class Trial:
     checks: list[Check] = field(default_factory=list)
     resources: tuple[Resources, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    effective: Mapping[str, Schedule] = field(default_factory=dict)  # with what they left to choose
     modelled: tuple[Modelled, ...] = ()
     timings: list[Timing] = field(default_factory=list)
     profile: list[str] = field(default_factory=list)
@@ -79,6 +80,7 @@ class Trial:
             diagnostics=diagnostics,
             checks=tuple(self.checks),
             resources=self.resources,
+            schedules=self.effective,
             modelled=self.modelled if passed else (),
             timings=tuple(self.timings) if passed else (),
             profile=tuple(self.profile) if passed else (),

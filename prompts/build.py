@@ -17,19 +17,21 @@ Row = tuple[str, str, str, str, str]
 
 def build_prompt(
     words: Sequence[Row],
-    hints: Sequence[str],
+    hints: Sequence[tuple[str, str, str, str]],
     examples: Mapping[str, str],
     task: Mapping[str, str],
     shapes: Sequence[tuple[str, str, float]],
     history: Mapping[str, object] | None = None,
     *,
+    needs: str = "",
     device: Sequence[str] = (),
     lessons: Sequence[str] = (),
 ) -> tuple[str, str]:
     """The system text, which stays the same for a whole run, and the user text of one request.
 
     words: (heading, units, signature, doc, example) for each word of the language, in the table's order.
-    hints: the names of the schedule hints. examples: worked programs by the name of their task; the task's own is left
+    hints: (name, legal values, default, meaning) of each schedule hint; needs: what a mainloop asks of a schedule.
+    examples: worked programs by the name of their task; the task's own is left
     out. task: name, summary, source (its reference), header (the first line of its @program), outputs,
     weights, dtype (of activations) and device, each a text. shapes: (label, sizes, bound in microseconds on device).
     history: None before the first attempt, else
@@ -42,7 +44,7 @@ def build_prompt(
     """
     system = render(
         "system",
-        language=language_reference(words, hints),
+        language=language_reference(words, hints, needs),
         device=_listed(device),
         lessons=_listed(lessons),
         examples=_examples(examples, task["name"]),
@@ -51,8 +53,8 @@ def build_prompt(
     return system, f"{user}\n\n{_feedback(history)}" if history else user
 
 
-def language_reference(words: Sequence[Row], hints: Sequence[str]) -> str:
-    """The rules and the whole vocabulary, grouped under its headings."""
+def language_reference(words: Sequence[Row], hints: Sequence[tuple[str, str, str, str]], needs: str = "") -> str:
+    """The rules, the hints, and the whole vocabulary, grouped under its headings."""
     lines: list[str] = []
     heading = ""
     for group, units, signature, doc, example in words:
@@ -61,7 +63,12 @@ def language_reference(words: Sequence[Row], hints: Sequence[str]) -> str:
             lines += ["", f"### {heading}", ""]
         shown = "" if signature in example else f" As in `{example}`"
         lines.append(f"- `{signature}` [{units}] {doc}{shown}")
-    return render("language", words="\n".join(lines).strip(), hints=", ".join(hints))
+    table = "\n".join(f"- `{name}` ({default}): {values}. {_sentence(doc)}" for name, values, default, doc in hints)
+    return render("language", words="\n".join(lines).strip(), hints=table, needs=needs)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _examples(programs: Mapping[str, str], own: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.schedule import HINTS
+from coda_synth.coda_api.schedule import ALLOWED, HINTS, NEEDS, Schedule, hint_table, mainloop_fault
 from coda_synth.coda_api.words import WORDS
 from coda_synth.prompts.build import OTHERS, build_prompt, language_reference
 from coda_synth.prompts.render import TemplateError, fill, render
@@ -29,7 +29,7 @@ SHAPES = [("llama3-8b", "T=8192, D=4096, F=14336", 1944.4), ("odd", "T=7919, D=3
 
 def prompt(history: dict[str, Any] | None = None, **changed: str) -> tuple[str, str]:
     programs = {name: worked_candidate(name) for name in task_names()}
-    return build_prompt(ROWS, HINTS, programs, {**TASK, **changed}, SHAPES, history)
+    return build_prompt(ROWS, hint_table(), programs, {**TASK, **changed}, SHAPES, history)
 
 
 def attempt(name: str, verdict: str = "REJECTED") -> dict[str, str]:
@@ -49,12 +49,35 @@ def test_a_missing_an_unused_and_a_wrong_name_are_errors() -> None:
 
 
 def test_the_language_reference_says_every_word_once_under_its_heading() -> None:
-    text = language_reference(ROWS, HINTS)
+    text = language_reference(ROWS, hint_table(), NEEDS)
     for word in WORDS:
         assert f"`{word.signature}`" in text and word.doc in text
         assert word.example in text or word.signature in word.example
         assert text.count(f"### {word.group.value}\n") == 1
-    assert all(hint in text for hint in HINTS)
+
+
+def test_the_language_reference_says_every_hint_with_its_values_and_default() -> None:
+    text = language_reference(ROWS, hint_table(), NEEDS)
+    assert tuple(ALLOWED) == HINTS
+    for name, values in ALLOWED.items():
+        assert f"- `{name}` ({getattr(Schedule(), name)}): {', '.join(map(str, values))}." in text
+    assert NEEDS in text
+
+
+@pytest.mark.parametrize(
+    ("hints", "said"),
+    [
+        ({"block_n": 256}, "128 x 128 or 64 x 256"),
+        ({"warps": 16}, "8 warps"),
+        ({"stages": 1}, "two stages"),
+        ({"block_m": 32}, "64 or more"),
+        ({}, ""),
+        ({"block_m": 64, "block_n": 256}, ""),
+    ],
+)
+def test_what_a_mainloop_needs_is_refused_where_it_is_missing(hints: dict[str, int], said: str) -> None:
+    found = mainloop_fault(Schedule(**{"block_n": 128, "mainloop": "pingpong", **hints}))
+    assert said in found and bool(found) == bool(said)
 
 
 def test_the_system_text_depends_on_the_task_by_its_examples_only() -> None:

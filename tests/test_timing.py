@@ -77,7 +77,7 @@ def test_the_profile_names_launches_shares_and_gaps():
     ]
     words = " ".join(modelled_lines(launches, device("H200"), "bfloat16"))
     assert (
-        "bound by tensor cores" in words and "97% full" in words and "80% of the peak" in words and "no GEMM" in words
+        "bound by shared memory" in words and "97% full" in words and "80% of the peak" in words and "no GEMM" in words
     )
     samples = {"candidate": Sample(3.0, 2.9, 3.1, 40), "bare_gemm": Sample(2.7, 2.6, 2.8, 40)}
     graph = {"candidate": Sample(2.8, 2.8, 2.8, 20), "bare_gemm": Sample(2.69, 2.6, 2.7, 20)}

@@ -213,11 +213,13 @@ def test_what_does_not_launch_cannot_win() -> None:
 
 
 def test_a_written_schedule_that_has_no_text_is_told(tmp_path: Path) -> None:
-    hinted = with_hints(worked_candidate("linear_residual"), {"project": {"mainloop": "hopper", "stages": 1}})
+    hinted = with_hints(
+        worked_candidate("linear_residual"), {"project": {"mainloop": "hopper", "block_n": 256, "stages": 8}}
+    )
     (tmp_path / "hinted.coda").write_text(hinted)
     done = cli("tune", "hinted.coda", "--task", "linear_residual", "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
-    assert done.returncode == 1 and said["verdict"] == "BUILD_ERROR" and "two stages" in str(said["diagnostics"])
+    assert done.returncode == 1 and said["verdict"] == "BUILD_ERROR" and "do not fit beside" in str(said["diagnostics"])
 
 
 def test_without_a_gpu_the_model_ranks_and_no_gap_is_told() -> None:
