@@ -10,7 +10,7 @@ from enum import StrEnum
 from coda_synth.agent import models
 from coda_synth.agent.provider import Prompt
 from coda_synth.agent.tokens import at_most
-from coda_synth.evaluator.evaluation import Timing
+from coda_synth.evaluator.evaluation import Timing, Verdict
 from coda_synth.runs.ranking import best
 from coda_synth.runs.record import Attempt
 from coda_synth.runs.report import headline, time_ms
@@ -38,6 +38,7 @@ class Stop(StrEnum):
     BROKE_OFF = "broke off"  # it could not go on: no network, no credit, no judge
 
 
+UNCOUNTED = ("interrupted", "done")  # outcomes of attempts that cost none: judged again, or no program at all
 UNFINISHED = (Stop.WAITING, Stop.INTERRUPTED, Stop.BROKE_OFF)  # as they are, there is more to do under the same budgets
 
 
@@ -71,17 +72,30 @@ class Spent:
 
 
 def spent(history: Sequence[Attempt]) -> Spent:
-    """An attempt that was broken off is judged again on resuming, and counts when that is done."""
+    """An attempt that was broken off is judged again on resuming, and counts when that is done. A program that was
+    refused for its schedule hints alone is told so for nothing, once in a row."""
     paid = [a.usage for a in history if a.usage.input_tokens or a.usage.output_tokens]
     judged = [a.evaluation for a in history if a.evaluation]
     return Spent(
-        attempts=sum(1 for a in history if a.outcome != "interrupted" and not by_tuner(a)),
+        attempts=sum(1 for a in history if a.outcome not in UNCOUNTED and not by_tuner(a)) - _mistyped(history),
         tokens=sum(u.input_tokens + u.output_tokens for u in paid),
         usd=sum(u.usd or 0.0 for u in paid),
         unpriced=sum(u.usd is None for u in paid),
         seconds=sum(a.seconds for a in history),
         gpu_seconds=sum(e.seconds.get(stage, 0.0) for e in judged for stage in _ON_GPU),
     )
+
+
+def _mistyped(history: Sequence[Attempt]) -> int:
+    """Programs refused for their hints alone, those left out that follow another one."""
+    found = [_hints_alone(a) for a in history if not by_tuner(a)]
+    return sum(now and not before for before, now in zip([False, *found], found, strict=False))
+
+
+def _hints_alone(attempt: Attempt) -> bool:
+    told = attempt.evaluation.diagnostics if attempt.evaluation else ()
+    refused = attempt.evaluation is not None and attempt.evaluation.verdict is Verdict.REJECTED
+    return refused and all(d.rule == "ScheduleHint" for d in told if d.severity == "error")
 
 
 def by_tuner(attempt: Attempt) -> bool:
@@ -113,7 +127,7 @@ def _no_headroom(budget: Budget, history: Sequence[Attempt]) -> tuple[Stop, str]
         gap = 1 - figure.bound_ms / figure.median_ms
         if gap <= budget.within:
             return Stop.NEAR, f"step {leader.step} takes {time_ms(figure):.4g} ms, {gap:.1%} above what is possible"
-    vain = sum(1 for a in history if a.step > leader.step and a.outcome != "interrupted" and not by_tuner(a))
+    vain = sum(1 for a in history if a.step > leader.step and a.outcome not in UNCOUNTED and not by_tuner(a))
     if budget.patience is not None and vain >= budget.patience:
         return Stop.VAIN, f"{vain} attempts since step {leader.step} brought no gain"
     return None

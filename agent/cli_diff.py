@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def diff(args: argparse.Namespace) -> Exit:
     """Prints a unified diff of the programs, whether they are the same in form, and both results."""
     from coda_synth.agent.cli_view import console, print_json
-    from coda_synth.agent.feedback import line
     from coda_synth.agent.lessons import changed
+    from coda_synth.agent.outline import line
 
     record = one_run(args, args.run)
     one, two = (_found(record.attempts, name, record.run.id) for name in (args.a, args.b))

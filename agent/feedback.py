@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule, as_hints
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.runs.record import Attempt
-from coda_synth.runs.report import attempt_row, time_ms, vs_bare
+from coda_synth.runs.report import time_ms
 
 FINDINGS = 12  # more than that is one mistake many times over
 
@@ -23,19 +23,12 @@ def feedback(attempt: Attempt) -> str:
     return "\n".join([f"Step {attempt.step}: {_verdict(evaluation)}", *_details(evaluation, source.splitlines())])
 
 
-def line(attempt: Attempt) -> str:
-    """The same in one line."""
-    row = attempt_row(attempt)
-    kind = "measured" if row.measured else "modelled"
-    time = "" if row.time_ms is None else f", {row.time_ms:.4g} ms {kind}"
-    return f"step {row.step}: {row.result}{time}{': ' + row.why if row.why else ''}"
-
-
 _OUTCOMES = {
     "duplicate": "not judged again",
     "no_program": "there was nothing to judge",
     "truncated": "there was nothing to judge",
     "too_long": "you did not see the prompt",
+    "done": "you saw nothing left to win",
     "refused": "you declined; this is ordinary compiler work, so write the program",
     "interrupted": "the judging was broken off by the user",
 }
@@ -53,13 +46,16 @@ def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
     if len(evaluation.diagnostics) > FINDINGS:
         yield f"... and {len(evaluation.diagnostics) - FINDINGS} more."
     yield from (_check(check) for check in evaluation.checks if not check.passed)
+    if evaluation.verdict is Verdict.PASSED:
+        worst = max(check.error_ratio for check in evaluation.checks)
+        yield f"Its largest error is {worst:.2g} times the allowed one."
     for r in evaluation.resources:
         yield (
             f"Build of {r.call} ({r.kernel}): {r.registers} registers, {r.spill_bytes} B spilled, "
             f"{r.shared_bytes:,} B shared memory{_beside(r, evaluation.schedules.get(r.call))}."
         )
     yield from (f"Schedule of {call}: {as_hints(s)}" for call, s in evaluation.schedules.items())
-    yield from (_figure(f) for f in evaluation.figures)
+    yield from _figures(evaluation)
     yield from evaluation.profile if evaluation.figures else ()
 
 
@@ -92,9 +88,22 @@ def _check(check: Check) -> str:
     )
 
 
-def _figure(figure: Timing | Modelled) -> str:
-    kind = "Measured" if isinstance(figure, Timing) else "Modelled"
-    place = f"{kind} {figure.shape} on {figure.device}"
-    text = f"{place}: {time_ms(figure):.4g} ms; no kernel can beat {figure.bound_ms:.4g} ms"
-    ratio = vs_bare(figure)
-    return f"{text}." if ratio is None else f"{text}; the bare GEMMs alone take {ratio:.3f} of this time."
+def _figures(evaluation: Evaluation) -> Iterator[str]:
+    """Each shape's time, and what of it may be won: what lies above the bare GEMMs, or the floor of the model."""
+    floors = {m.shape: m.floor_ms for m in evaluation.modelled}
+    for figure in evaluation.figures:
+        kind = "Measured" if isinstance(figure, Timing) else "Modelled"
+        yield (
+            f"{kind} {figure.shape} on {figure.device}: {time_ms(figure):.4g} ms{_winnable(figure, floors)};"
+            f" bound {figure.bound_ms:.4g} ms."
+        )
+
+
+def _winnable(figure: Timing | Modelled, floors: Mapping[str, float]) -> str:
+    bare = [b.median_ms for b in figure.baselines if b.name == "bare_gemm"] if isinstance(figure, Timing) else []
+    floor = bare[0] if bare else floors.get(figure.shape, 0.0)
+    if not floor:
+        return ""
+    said = f"; the bare GEMMs, measured beside it, {floor:.4g} ms" if bare else f"; floor {floor:.4g} ms"
+    share = 1 - floor / time_ms(figure)
+    return said + (f", so {share:.1%} of it is left to win" if share >= 0.001 else ", so nothing is left to win")

@@ -93,6 +93,19 @@ def changed(before: str, after: str) -> str:
         return ""
     if canonical(old) == canonical(new):
         return _hints(read_hints(before), read_hints(after))
+    return _reworked(old, new)
+
+
+def reworked(before: str, after: str) -> str:
+    """The same of what is more than a schedule; "" where only that changed, too."""
+    try:
+        old, new = read(before), read(after)
+    except ProgramError:
+        return ""
+    return "" if canonical(old) == canonical(new) else _reworked(old, new)
+
+
+def _reworked(old: Program, new: Program) -> str:
     facts = [f"{n} {what} instead of {o}" for what, o, n in _facts(old, new) if o != n]
     words = new.docstring.split("\n\n")[0].replace("\n", " ").strip()
     return "; ".join([*facts, words[:_LONGEST]]).strip("; ")

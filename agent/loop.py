@@ -19,7 +19,7 @@ from coda_synth.agent.fallback import every, serving
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.prompting import prompt
 from coda_synth.agent.provider import Prompt, Provider, ProviderError, Reply, by_prompt
-from coda_synth.agent.reply import NoProgram, clean, extract
+from coda_synth.agent.reply import NoProgram, clean, extract, nothing_left
 from coda_synth.agent.sameness import Sameness
 from coda_synth.agent.strategy import Choice, Turn, turn, turn_ahead
 from coda_synth.agent.tuner import Exhausted
@@ -38,6 +38,7 @@ __all__ = ["Budget", "Judge", "Outcome", "Settings", "Stop", "synthesize"]
 REFUSALS = 2  # in a row; the same question again will not be answered
 REPORT = "report.md"
 _TRUNCATED = "the reply ended before it was complete; answer with the program alone, and think in fewer words"
+_NOT_DONE = "`done` ends a run once a program has passed, and none has; send one program in one ``` block"
 _TOO_LONG = "the prompt did not fit into the model's window; the next one is shorter"
 
 
@@ -155,7 +156,22 @@ class _Run:
                 return _why(end)
             if reply.outcome in ("done", "stuck"):
                 return Stop.DONE if reply.outcome == "done" else Stop.STUCK, clean(reply.text).strip()
+            if why := self._done(reply, now.choice):
+                return Stop.DONE, why
             self._take(reply, now.choice, hidden)
+
+    def _done(self, reply: Reply, choice: Choice) -> str:
+        """Why the author ends the run, which it may once a program has passed; what its reply took is in the record."""
+        why = nothing_left(reply.text) if reply.outcome == "text" and choice.candidate is None else None
+        if not why or best(self.writer.attempts) is None:
+            return ""
+        step = len(self.writer.attempts) + 1
+        attempt = Attempt(
+            step, "done", usage=reply.usage, note=why, reply=clean(reply.text), seconds=reply.usage.seconds
+        )
+        self.writer.append(attempt)
+        self.on_event(StepEnded(attempt, False))
+        return why
 
     def leave(self) -> None:
         """What is still being asked for is given up; what it has taken until now counts."""
@@ -241,6 +257,8 @@ class _Run:
         if reply.outcome in ("truncated", "too_long"):
             note = _TRUNCATED if reply.outcome == "truncated" else _TOO_LONG
             return Attempt(step, reply.outcome, usage=reply.usage, note=note, reply=clean(reply.text))
+        if choice.candidate is None and nothing_left(reply.text):
+            return Attempt(step, "no_program", usage=reply.usage, note=_NOT_DONE, reply=clean(reply.text))
         try:
             candidate = self._candidate(reply, choice)
         except NoProgram as correction:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from coda_synth.agent.budget import Budget, remaining
-from coda_synth.agent.feedback import feedback, line
+from coda_synth.agent.examples import examples
+from coda_synth.agent.feedback import feedback
+from coda_synth.agent.outline import line
 from coda_synth.agent.provider import Prompt
-from coda_synth.agent.strategy import NO_CHOICE, REPAIRS, Choice
+from coda_synth.agent.strategy import NO_CHOICE, Choice, failures_at_the_end
 from coda_synth.agent.untried import untried
-from coda_synth.coda_api.cost import bound_s
+from coda_synth.coda_api.cost import bare_gemm_s, bound_s, floor_s
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
 from coda_synth.evaluator.signature import signature
 from coda_synth.prompts.build import build_prompt
 from coda_synth.runs.record import Attempt
-from coda_synth.tasks.catalog import task_names, worked_candidate
 
 if TYPE_CHECKING:
     from coda_synth.coda_api.program import Signature
     from coda_synth.tasks.spec import TaskSpec
 
-_ASK = "Send one program that repairs or improves on these."
+_REPAIR = "Send one program that repairs these."
+_IMPROVE = (
+    "Send one program that improves on the best, or repairs the last. Where you see nothing left to win, send no"
+    " program but one line, `done: ` and why: that ends the run, and costs no attempt."
+)
 _SOURCES: dict[object, str] = {}
 LONGEST_REPLY = 2000  # characters of a reply without a program that its author sees again
 
@@ -57,12 +63,11 @@ def prompt(
 ) -> Prompt:
     """What a model is told at this step of a run; without a history, its first request. told: the run's settings."""
     told = told or Plain()
-    examples = {name: worked_candidate(name) for name in task_names()}
     shown = history if history and not choice.alone else ()
     system, user = build_prompt(
         _words(),
         hint_table(),
-        examples,
+        examples(task.name),
         _task(task, told.target),
         _shapes(task, told.target),
         _history(task, shown, choice, told.budget) if shown else None,
@@ -85,7 +90,7 @@ def _device(target: str) -> list[str]:
     return [
         f"{part.name} ({part.target}): {part.sms} SMs, {part.shared_bytes:,} bytes of shared memory a block, "
         f"{part.l2_bytes >> 20} MiB of L2 cache.",
-        f"16-bit GEMMs run at up to {part.matmul_flops_per_s / 1e12:.0f} TFLOP/s, memory at up to "
+        f"A large 16-bit GEMM sustains {part.matmul_flops_per_s / 1e12:.0f} TFLOP/s, a large copy "
         f"{part.copy_bytes_per_s / 1e12:.2f} TB/s: one byte moved costs as much as {per_byte:.0f} FLOP.",
     ]
 
@@ -127,13 +132,15 @@ def _source(task: TaskSpec) -> str:
     return _SOURCES[task.reference]
 
 
-def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float]]:
-    """Label, sizes and the bound in microseconds."""
-    typed, part = signature(task, task.dtypes[0]), device(target)
-    return [
-        (label, ", ".join(f"{n}={s}" for n, s in sizes.items()), 1e6 * bound_s(typed, task.gemms, sizes, part))
-        for label, sizes in task.time_shapes.items()
-    ]
+def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float, float, str]]:
+    """Label, sizes, and milliseconds of bound and floor, and what makes the floor."""
+    typed, part, rows = signature(task, task.dtypes[0]), device(target), []
+    for label, sizes in task.time_shapes.items():
+        asked = (typed, task.gemms, sizes, part)
+        bound, bare, floor = (1e3 * seconds(*asked) for seconds in (bound_s, bare_gemm_s, floor_s))
+        said = ", ".join(f"{n}={s}" for n, s in sizes.items())
+        rows.append((label, said, bound, floor, "the bare GEMMs" if floor == bare else "its bytes"))
+    return rows
 
 
 def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, budget: Budget) -> Mapping[str, object]:
@@ -146,12 +153,12 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, budge
     short = history[-1].outcome == "too_long"
     typed = signature(task, task.dtypes[0])
     return {
-        "last": _shown(focus, _remark(choice, focus)),
+        "last": _shown(focus, _remark(choice, focus, history), None if short else choice.best),
         "best": _shown(choice.best) if choice.best is not None and not short else None,
-        "others": [] if short else [line(a) for a in history if a.step not in shown],
+        "others": [] if short else [line(a, history) for a in history if a.step not in shown],
         "untried": [] if short else untried(typed, history),
         "left": f"{remaining(budget, history)}.",
-        "ask": f"{choice.hint} {_ASK}".strip(),
+        "ask": f"{choice.hint} {_IMPROVE if choice.best else _REPAIR}".strip(),
     }
 
 
@@ -161,18 +168,30 @@ def _focus(choice: Choice) -> Attempt:
     return choice.last if choice.last.evaluation is not None else choice.focus or choice.last
 
 
-def _shown(attempt: Attempt, remark: str = "") -> Mapping[str, str]:
+def _shown(attempt: Attempt, remark: str = "", beside: Attempt | None = None) -> Mapping[str, str]:
+    """beside: whose program stands above it in full; one that differs by a few lines is shown as its difference."""
     report = feedback(attempt)
     program = attempt.candidate.source if attempt.candidate else attempt.reply[:LONGEST_REPLY]
+    if beside is not None and beside is not attempt and beside.candidate and attempt.candidate:
+        program = _difference(beside.candidate.source, program, beside.candidate.id)
     verdict = attempt.evaluation.verdict.value if attempt.evaluation else "no program to judge"
     name = attempt.candidate.id if attempt.candidate else f"step {attempt.step}"
     return {"id": name, "program": program, "verdict": verdict, "report": f"{report}\n\n{remark}" if remark else report}
 
 
-def _remark(choice: Choice, focus: Attempt) -> str:
+def _difference(best: str, program: str, name: str) -> str:
+    """The shorter of a program and its difference from the best."""
+    lines = difflib.unified_diff(best.splitlines(), program.splitlines(), name, "this program", n=0, lineterm="")
+    said = "\n".join(lines)
+    return said if said and 4 * len(said) < 3 * len(program) else program
+
+
+def _remark(choice: Choice, focus: Attempt, history: Sequence[Attempt]) -> str:
     """What the report on the program shown does not say."""
     if choice.last is not None and choice.last is not focus:
         return f"It was followed by a reply without a new program. {feedback(choice.last)}"
     if choice.focus is not None and choice.focus is not focus:
-        return f"This was the last of {REPAIRS + 1} failures in a row: leave it, and improve the best instead."
+        failed = failures_at_the_end(history)
+        why = f"This was the last of {failed} failures in a row" if failed else "This brought no gain"
+        return f"{why}: leave it, and improve the best instead."
     return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _MARK = "@program"
+_DONE = re.compile(r"`?done: *(?P<why>[^\n`].*?)`?", re.IGNORECASE | re.DOTALL)
 
 
 class NoProgram(Exception):
@@ -85,3 +86,9 @@ def _blocks(text: str) -> list[_Block]:
     if mark:
         blocks.append(_Block(start, "".join(body), False))
     return blocks
+
+
+def nothing_left(text: str) -> str | None:
+    """Why the author sees nothing left to win, where the reply is `done: ` and that, without a program; else None."""
+    found = _DONE.fullmatch(clean(text).strip())
+    return None if found is None or _has_program(text) else found["why"].strip()

@@ -5,7 +5,7 @@ Every strategy is a function of the history alone, so that a run that goes on ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from coda_synth.agent.budget import by_tuner
@@ -60,7 +60,7 @@ def choose(history: History) -> Choice:
     """refine: one line of descent. What failed is mended at most REPAIRS times in a row; then the best is improved."""
     best, last = leader(history), history[-1] if history else None
     judged = [a for a in history if a.evaluation is not None and not by_tuner(a)]
-    broken = _failures_at_the_end(judged)
+    broken = failures_at_the_end(judged)
     mend = 0 < broken <= REPAIRS or (broken > 0 and best is None)
     return Choice(best, last, judged[-1] if mend else best)
 
@@ -194,10 +194,13 @@ def _parents(asked: list[Attempt]) -> list[Attempt]:
     return list(ranked(asked))[:PARENTS]
 
 
-def _failures_at_the_end(judged: list[Attempt]) -> int:
+def failures_at_the_end(history: Sequence[Attempt]) -> int:
+    """Of the author's judged programs, how many failed since the last that passed."""
     count = 0
-    for attempt in reversed(judged):
-        if attempt.evaluation is not None and attempt.evaluation.verdict is Verdict.PASSED:
+    for attempt in reversed(history):
+        if attempt.evaluation is None or by_tuner(attempt):
+            continue
+        if attempt.evaluation.verdict is Verdict.PASSED:
             break
         count += 1
     return count

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.program import Call, Kernel, Preparation, Program, Ref, Value
+from coda_synth.coda_api.program import Call, Kernel, Preparation, Program, Ref, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 
 _COMMUTES = {"add": 2, "mul": 2, "maximum": 2, "minimum": 2, "and": 2, "or": 2, "eq": 2, "ne": 2, "fma": 2}
@@ -41,6 +41,28 @@ def call_names(program: Program) -> dict[str, str]:
     """What the form calls each live call: equal in programs of one form, whatever their authors call them."""
     form = _Form(program)
     return {call.name: form.call(call) for call in program.live_calls()}
+
+
+def kernel_forms(program: Program) -> frozenset[str]:
+    """Each live kernel's arithmetic by itself, whatever it is called with; those left out that store a bare product."""
+    calls = [c for c in program.live_calls() if isinstance(c.unit, Kernel)]
+    return frozenset(_alone(program, call) for call in calls if not _bare(program, call))
+
+
+def _bare(program: Program, call: Call) -> bool:
+    return all(call.unit.outputs[name].word == "gemm" for name in program.live_outputs(call))
+
+
+def _alone(program: Program, call: Call) -> str:
+    """A kernel's form with its parameters and symbols numbered in the order in which the values use them."""
+    values = list(walk(call.unit.outputs[name] for name in program.live_outputs(call)))
+    gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
+    read = [*([gemm.a, gemm.b] if gemm else []), *(str(v.attrs["name"]) for v in values if v.word == "param")]
+    types = {p.name: p.type for p in call.unit.params}
+    args = {name: Ref(input=f"{number}") for number, name in enumerate(dict.fromkeys(read))}
+    used = dict.fromkeys(s for name in args for d in types[name].dims for s in sorted(d.symbols))
+    dims = {symbol: Dim.symbol(f"D{number}") for number, symbol in enumerate(used)}
+    return _Form(program).call(replace(call, args={**call.args, **args}, binding={**call.binding, **dims}))
 
 
 @dataclass

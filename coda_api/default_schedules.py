@@ -61,7 +61,8 @@ def hinted(
     defaults: Iterable[Schedule], hints: Mapping[str, object], shared_bytes: int = H200_SHARED
 ) -> tuple[Schedule, ...]:
     """The defaults with an author's hints in place: a hint changes nothing else. Those are left out that have another
-    mainloop than it names, or a smaller tile. The last one, the wide tile or that of turns, takes any hint; raises ScheduleError.
+    mainloop than it names, or a smaller tile. The last one, the wide tile or that of turns, takes any hint; raises
+    ScheduleError.
     """
     turns = hints.get("mainloop") == "pingpong" and "block_n" not in hints
     last = (_TURNS[-1] if turns else wide(shared_bytes)).with_hints(hints)

@@ -20,7 +20,7 @@ def build_prompt(
     hints: Sequence[tuple[str, str, str, str]],
     examples: Mapping[str, str],
     task: Mapping[str, str],
-    shapes: Sequence[tuple[str, str, float]],
+    shapes: Sequence[tuple[str, str, float, float, str]],
     history: Mapping[str, object] | None = None,
     *,
     needs: str = "",
@@ -31,9 +31,10 @@ def build_prompt(
 
     words: (heading, units, signature, doc, example) for each word of the language, in the table's order.
     hints: (name, legal values, default, meaning) of each schedule hint; needs: what a mainloop asks of a schedule.
-    examples: worked programs by the name of their task; the task's own is left
-    out. task: name, summary, source (its reference), header (the first line of its @program), outputs,
-    weights, dtype (of activations) and device, each a text. shapes: (label, sizes, bound in microseconds on device).
+    examples: worked programs by the name of their task; the task's own is left out.
+    task: name, summary, source (its reference), header (the first line of its @program), outputs, weights, dtype (of
+    activations) and device, each a text.
+    shapes: (label, sizes, bound and floor in ms, what makes the floor).
     history: None before the first attempt, else
       last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the
       reply held none;
@@ -80,8 +81,8 @@ def _fenced(program: str) -> str:
     return f"```\n{program.strip()}\n```"
 
 
-def _shape(label: str, sizes: str, microseconds: float) -> str:
-    return f"- {label}: {sizes}: {microseconds:.0f} us"
+def _shape(label: str, sizes: str, bound: float, floor: float, of: str) -> str:
+    return f"- {label}: {sizes}: floor {floor:.4g} ms ({of}), bound {bound:.4g} ms"
 
 
 def _feedback(history: Mapping[str, object]) -> str:

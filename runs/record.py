@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
 
-OUTCOMES = ("evaluated", "duplicate", "no_program", "refused", "truncated", "too_long", "interrupted")
+OUTCOMES = ("evaluated", "duplicate", "no_program", "refused", "truncated", "too_long", "interrupted", "done")
 
 
 @dataclass(frozen=True, slots=True)

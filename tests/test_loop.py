@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from coda_synth.agent.budget import spent
 from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
 from coda_synth.agent.loop import Budget, Outcome, Settings, Stop, synthesize
 from coda_synth.agent.prompting import prompt
@@ -272,6 +273,27 @@ def test_a_task_is_traced_once_and_only_if_asked(writer: RunWriter) -> None:
     assert traced == [TASK.name]
 
 
+def test_an_author_that_sees_nothing_left_to_win_ends_the_run_for_no_attempt(tmp_path: Path) -> None:
+    usage = Usage(input_tokens=7, output_tokens=3)
+    early, late = Reply("done: it cannot be beaten"), Reply("\ndone: 99.8 % of it is the GEMM\n", usage=usage)
+    author = Author([early, Reply(fenced(GOOD)), late])
+    outcome = synthesize(TASK, author, ReadingJudge(), new_run(tmp_path), Settings(Budget(attempts=9)))
+    assert (outcome.stop, outcome.detail) == (Stop.DONE, "99.8 % of it is the GEMM")
+    assert [a.outcome for a in outcome.attempts] == ["no_program", "evaluated", "done"]
+    assert "once a program has passed" in outcome.attempts[0].note and "`done: `" in author.asked[2].prompt.user
+    assert outcome.attempts[2].usage == usage and spent(outcome.attempts).attempts == 2
+
+
+def test_a_program_with_a_wrong_hint_alone_is_told_so_for_nothing_once_in_a_row(tmp_path: Path) -> None:
+    wrong = [GOOD.replace("@kernel", f"@kernel(block_n={n})") for n in (100, 192, 300)]
+    author = Author([Reply(fenced(text)) for text in (wrong[0], GOOD, wrong[1], wrong[2], better(1))])
+    outcome = synthesize(TASK, author, ReadingJudge(), new_run(tmp_path), Settings(Budget(attempts=3)))
+    assert [a.evaluation.verdict.value for a in outcome.attempts if a.evaluation] == [
+        *("REJECTED", "PASSED", "REJECTED", "REJECTED", "PASSED")
+    ]
+    assert spent(outcome.attempts).attempts == 3
+
+
 def judged(step: int, verdict: Verdict, ms: float = 1.0) -> Attempt:
     candidate = Candidate("t", f"program {step}")
     if verdict is not Verdict.PASSED:
@@ -329,6 +351,9 @@ def test_a_prompt_shows_what_to_work_on_and_what_became_of_the_rest() -> None:
     assert "step 2: PASSED, 2 ms modelled" in told
     assert "leave it" not in told
     assert "the last of 3 failures in a row: leave it" in user(fast, *wrong)
+    assert "failures" not in user(fast, slow)
+    mended = judged(6, Verdict.PASSED, 3.0)
+    assert "failures" not in user(fast, *wrong, mended) and "This brought no gain" in user(fast, *wrong, mended)
     assert "No program has passed yet" in user(*wrong)
     assert "you declined" in user(Attempt(1, "refused", note="not this"))
 
