@@ -43,7 +43,7 @@ class SliceValues:
         ]
         self._columns: dict[tuple[Fraction, int], str] = {}
         self._parts: dict[int, tuple[Texts, Texts]] = {}  # id(rotation) -> cos, sin
-        self._split: dict[int, tuple[str, str]] = {}  # id(tile) -> its even and odd columns
+        self._split: dict[tuple[int, str], tuple[str, str]] = {}  # (id(tile), the call that splits it) -> both parts
         self._has_rows = False
 
     # -- parameters and geometry
@@ -81,11 +81,7 @@ class SliceValues:
         ratio, group = self.geometry.ratio(cols), self.geometry.half_group
         if ratio == 1:
             return f"col + {group // 2}" if segment else "col"
-        if ratio.numerator != 1 or (group and ratio not in (Fraction(1, 2), Fraction(1, group))):
-            if group:
-                raise LoweringError(
-                    f'values over "{cols}" cannot meet halves of groups of {group} columns in one kernel'
-                )
+        if ratio.numerator != 1:
             return (
                 f"col * {ratio.numerator}"
                 if ratio.denominator == 1
@@ -267,13 +263,16 @@ class SliceValues:
         self._parts[id(value)] = (tuple(cos), tuple(sin))
         return tuple(cos)
 
+    def _parted(self, value: Value, which: int, parts: tuple[str, str], call: str) -> Texts:
+        """One of the two values that a call of the library makes of a value; both are made once."""
+        key = (id(value.args[0]), call)
+        if key not in self._split:
+            a, b = self._split[key] = (self.names.new(parts[0]), self.names.new(parts[1]))
+            self.inner.lines.append(f"{a}, {b} = {call}")
+        return ((self._split[key][which], ATOM),)
+
     def _pairs(self, value: Value, which: int) -> Texts:
-        arg = value.args[0]
-        if id(arg) not in self._split:
-            a, b = self.names.new("even"), self.names.new("odd")
-            self.inner.lines.append(f"{a}, {b} = pairs({self.inner.plain(arg)})")
-            self._split[id(arg)] = (a, b)
-        return ((self._split[id(arg)][which], ATOM),)
+        return self._parted(value, which, ("even", "odd"), f"pairs({self.inner.plain(value.args[0])})")
 
     def _word_even(self, value: Value) -> Texts:
         return self._pairs(value, 0)
@@ -285,14 +284,24 @@ class SliceValues:
         a, b = (self.inner.plain(arg) for arg in value.args)
         return ((f"interleave({a}, {b})", ATOM),)
 
+    def _halves(self, value: Value, which: int) -> Texts:
+        """A segment in a walk by halves; else split off, out of whole groups."""
+        if self.geometry.half_group:
+            return (self.inner.texts(value.args[0])[-which],)
+        whole = f"low_high({self.inner.plain(value.args[0])}, {self._group_text(value)})"
+        return self._parted(value, which, ("low", "high"), whole)
+
     def _word_low(self, value: Value) -> Texts:
-        return (self.inner.texts(value.args[0])[0],)
+        return self._halves(value, 0)
 
     def _word_high(self, value: Value) -> Texts:
-        return (self.inner.texts(value.args[0])[-1],)
+        return self._halves(value, 1)
 
     def _word_join(self, value: Value) -> Texts:
-        return tuple(self.inner.texts(arg)[0] for arg in value.args[:2])
+        if self.geometry.half_group:
+            return tuple(self.inner.texts(arg)[0] for arg in value.args[:2])
+        a, b = (self.inner.plain(arg) for arg in value.args)
+        return ((f"joined({a}, {b}, {self._group_text(value)})", ATOM),)
 
     def _group(self, value: Value) -> Texts:
         reduce = {

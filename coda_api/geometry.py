@@ -1,7 +1,8 @@
 """Where the columns of an epilogue's values lie: a kernel's tile is walked in slices, and every value has a width in
-proportion to the product's. Two ways to walk: "pairs" (adjacent columns stay together) and "halves" (a slice holds the
-same columns of both halves of each group, so that rotate-half needs no data movement). Everything here is in places
-of the tile; `groups` says how columns lie in them.
+proportion to the product's. Two ways to walk: by adjacent columns, and by halves (a slice holds the same columns of
+both halves of each group, so that rotate-half renames registers and slices may be narrower than a group). The second
+serves halves of one size of groups of the product; beside anything else a slice holds whole groups and their halves are
+split off. Everything here is in places of the tile; `groups` says how columns lie in them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from fractions import Fraction
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.groups import (
-    GROUPS,
     HALVES,
     Padding,
     column_ratio,
+    group_size,
     grouped_columns,
+    halved_group,
+    misfits,
     padding,
     product_columns,
+    spans,
 )
 from coda_synth.coda_api.program import Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 
-_PAIRS = ("even", "odd", "interleave")
 NARROW_SLICE, WIDE_SLICE = 64, 128
 
 
@@ -32,7 +35,7 @@ NARROW_SLICE, WIDE_SLICE = 64, 128
 class Geometry:
     """How one kernel's tile is walked. All widths in places of the product, one a column unless groups are padded.
 
-    half_group: in halves mode the group of low/high/join, else 0. slice_n: places in one slice (both halves counted).
+    half_group: in a walk by halves the group of low/high/join, else 0. slice_n: places in a slice (both halves counted).
     """
 
     kernel: Kernel
@@ -74,11 +77,13 @@ class Geometry:
 
     def group_places(self, value: Value) -> int:
         """Places of one group of a word, counted in the value that the groups lie in."""
+        if not self.padding:
+            return group_size(value, self.sizes)
         columns = product_columns(self.kernel, value, self.sizes)
         return int(self.padding.taken(columns) * self.ratio(grouped_columns(value)))
 
     def segments_of(self, cols: Dim) -> int:
-        """A full-width value has every segment; a half or group value of halves mode has one."""
+        """A full-width value has every segment; a half or group value of a walk by halves has one."""
         return self.segments if self.ratio(cols) == 1 else 1
 
     def width(self, cols: Dim) -> int:
@@ -103,25 +108,11 @@ class Geometry:
 
 def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], schedule: Schedule) -> Geometry:
     """The walk of one kernel's tile; raises LoweringError where a tile cannot hold whole groups."""
-    values = list(walk(live))
-    words = {v.word for v in values}
+    for value, message in misfits(kernel, live, sizes, schedule.block_n):
+        raise LoweringError(f"{value.line}:{value.column}: {message}")
     padded = padding(kernel, live, sizes)
-    halves = {product_columns(kernel, v, sizes) for v in values if v.word in HALVES}
-    groups = {product_columns(kernel, v, sizes) for v in values if v.word in GROUPS}
-    if len(halves) > 1:
-        raise LoweringError(f"low, high and join use groups of {sorted(halves)} columns; a kernel has one such group")
-    if halves and words & set(_PAIRS):
-        raise LoweringError(
-            "a kernel works on adjacent pairs (even, odd, interleave) or on halves (low, high, join), not both"
-        )
-    for group in groups | halves:
-        padded.check_fit(group, schedule.block_n)
-    if halves and groups - halves:
-        raise LoweringError(f"groups of {sorted(groups)} beside halves of {halves.pop()} columns; use one size")
-    half = padded.taken(halves.pop()) if halves else 0
-    least = max([16, *(padded.taken(g) for g in groups)])
-    if half and groups:
-        least = max(half, least)
+    half = padded.taken(halved_group(kernel, live, sizes))
+    least = max([16, *(padded.taken(n) for n, v in spans(kernel, live, sizes) if not half or v.word not in HALVES)])
     slice_n = schedule.slice_n or default_slice(kernel, live, schedule)
     slice_n = min(schedule.block_n, max(slice_n, least))
     if half:

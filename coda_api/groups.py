@@ -7,7 +7,7 @@ reshape; only the addresses of columns, the masks and the number of tiles change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,6 +16,8 @@ from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.program import Call, Kernel, Program, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 
+_NARROW = 16  # groups of fewer columns are not worth slices of their own
+_PAIRS = ("even", "odd", "interleave")
 HALVES = ("low", "high", "join")
 GROUPS = ("group_sum", "group_max", "group_min", "spread")
 
@@ -41,25 +43,14 @@ class Padding:
         """Places that a group of so many product columns takes."""
         return columns // self.columns * self.places if columns % self.columns == 0 else columns
 
-    def check_fit(self, columns: int, block_n: int) -> None:
-        """Raises LoweringError where a tile of block_n places cannot hold a group of so many product columns."""
-        places = self.taken(columns)
-        takes = f" takes {places} places, the next power of two, and" if places > columns else ""
-        if places > block_n:
-            raise LoweringError(f"a group of {columns} columns{takes} must fit the tile (block_n = {block_n})")
-
     def ratio(self, real: Fraction) -> Fraction:
         """Places of a value for one place of the product, from its columns for one column of the product."""
-        if not self:
-            return real
         run = real * self.columns  # columns of the value in one group
-        if run.denominator == 1 and _power_of_two(real):
+        if not self or run.denominator == 1 and power_of_two(real):
             return real
-        if run.numerator == 1 and _power_of_two(run):
+        if run.numerator == 1 and power_of_two(run):
             return run / self.places
-        raise LoweringError(
-            f"values of {1 / real} columns each cannot meet groups of {self.columns} columns in one kernel"
-        )
+        raise LoweringError(f"values of {1 / real} columns each have no place beside groups of {self.columns} columns")
 
 
 def column_ratio(kernel: Kernel, cols: Dim, sizes: Mapping[str, int]) -> Fraction:
@@ -84,29 +75,96 @@ def group_size(value: Value, sizes: Mapping[str, int]) -> int:
 
 
 def product_columns(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> int:
-    """Columns of the product that one group of a word spans: more than its own where its tile is a half one."""
-    cols = grouped_columns(value)
-    size = group_size(value, sizes) / column_ratio(kernel, cols, sizes)
-    if size.denominator != 1 or (value.word in HALVES and cols != kernel.cols):
-        place = f"{value.line}:{value.column}"
-        raise LoweringError(f'{place}: {value.word} over "{cols}"; it is lowered for tiles over "{kernel.cols}"')
-    return int(size)
+    """Columns of the product that one group of a word spans, or several where its tile is a double one: more than its
+    own where its tile is a half one."""
+    size: Fraction = group_size(value, sizes) / column_ratio(kernel, grouped_columns(value), sizes)
+    return size.numerator
 
 
 def padding(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int]) -> Padding:
-    """How the groups of a kernel lie in its tile; raises LoweringError where two sizes cannot share one."""
-    values = list(walk(live))
-    groups = {product_columns(kernel, v, sizes) for v in values if v.word in (*HALVES, *GROUPS)}
-    over = {v.cols for v in values if v.cols is not None and v.cols.symbols & kernel.cols.symbols}
-    groups |= {column_ratio(kernel, cols, sizes).denominator for cols in over}  # what a "N/96" lies over
-    odd = min((g for g in groups if not _power_of_two(Fraction(g))), default=1)
-    for group in groups if odd > 1 else ():
-        if odd % group and not _power_of_two(Fraction(group, odd)):
-            raise LoweringError(
-                f"groups of {group} and of {odd} columns cannot share a tile: {odd} is no power of two, so the other"
-                " must divide it or be 2, 4, 8, ... times as wide"
-            )
+    """How the groups of a kernel lie in its tile, by the narrowest that is no power of two."""
+    odd = min((g for g, _ in spans(kernel, live, sizes) if not power_of_two(g)), default=1)
     return Padding(odd, 1 << (odd - 1).bit_length())
+
+
+def spans(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int]) -> list[tuple[int, Value]]:
+    """Columns of the product that must lie together: those of a word's group, and those that a "N/96" lies over."""
+    found = []
+    for v in walk(live):
+        if v.word in (*HALVES, *GROUPS):
+            found.append((product_columns(kernel, v, sizes), v))
+        if _over(kernel, v):
+            found.append((_ratio(kernel, v, sizes).denominator, v))
+    return found
+
+
+def _over(kernel: Kernel, value: Value) -> bool:
+    """Whether a value lies along the columns of the tile."""
+    return value.cols is not None and bool(value.cols.symbols & kernel.cols.symbols)
+
+
+def _ratio(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> Fraction:
+    assert value.cols is not None
+    return column_ratio(kernel, value.cols, sizes)
+
+
+def halved_group(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int]) -> int:
+    """The group whose halves a tile is walked by, in columns, 0 where there is none: all halves are of groups of the
+    product that are so wide, and every value is as wide as the product, half as wide, or has a column a group."""
+    values = list(walk(live))
+    found = {product_columns(kernel, v, sizes) for v in values if v.word in HALVES}
+    grouped = {product_columns(kernel, v, sizes) for v in values if v.word in GROUPS}
+    own = {grouped_columns(v) for v in values if v.word in HALVES} == {kernel.cols}
+    if len(found) != 1 or grouped - found or not own or any(v.word in _PAIRS for v in values):
+        return 0
+    (group,) = found
+    if group < _NARROW and power_of_two(group):
+        return 0
+    widths = {_ratio(kernel, v, sizes) for v in values if _over(kernel, v)}
+    return group if widths <= {Fraction(1), Fraction(1, 2), Fraction(1, group)} else 0
+
+
+def misfits(
+    kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], block_n: int
+) -> Iterator[tuple[Value, str]]:
+    """Why a tile of block_n places cannot hold the columns of a kernel's values: each reason with the value where it
+    shows, as it is written. sizes: of the kernel's local symbols."""
+    for value in walk(live):
+        if value.word in (*HALVES, *GROUPS):
+            yield from ((value, message) for message in _uneven(kernel, value, sizes))
+        elif _over(kernel, value) and not power_of_two(_ratio(kernel, value, sizes).numerator):
+            times = _ratio(kernel, value, sizes)
+            yield value, f'"{value.cols}" has {times} times the columns "{kernel.cols}" of the tile, no power of two'
+    padded, walked = padding(kernel, live, sizes), halved_group(kernel, live, sizes)
+    for columns, value in spans(kernel, live, sizes):
+        places = padded.taken(columns)
+        takes = f" takes {places} places, the next power of two, and" if places > columns else ""
+        if places > block_n:
+            yield value, f"a group of {columns} columns of the product{takes} must fit the tile (block_n = {block_n})"
+        elif padded and padded.columns % columns and not power_of_two(Fraction(columns, padded.columns)):
+            yield (
+                value,
+                f"groups of {columns} and of {padded.columns} columns cannot share a tile: {padded.columns} is no power"
+                " of two, so the other must divide it and be a power of two, or be 2, 4, 8, ... times as wide",
+            )
+        elif padded and value.word in HALVES and not walked:
+            yield (
+                value,
+                f"{value.word} beside groups of {padded.columns} columns, no power of two: there halves are of one size"
+                " of groups of the whole product, and stand beside no pairs and no other groups",
+            )
+
+
+def _uneven(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with the size of one word's group."""
+    cols, group = grouped_columns(value), group_size(value, sizes)
+    columns = cols.size(sizes)
+    if columns % group:
+        yield f'groups of {group} columns do not divide the {columns} columns of "{cols}"'
+    elif value.word in HALVES and group % 2:
+        yield f"a group of {group} columns has no two halves"
+    elif (group / column_ratio(kernel, cols, sizes)).denominator != 1 and not power_of_two(group):
+        yield f'groups of {group} columns of "{cols}" begin inside a column of "{kernel.cols}"'
 
 
 def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: Schedule) -> int:
@@ -121,5 +179,6 @@ def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: 
     return max(1, schedule.block_n // padded.places) * padded.columns
 
 
-def _power_of_two(value: Fraction) -> bool:
+def power_of_two(value: Fraction | int) -> bool:
+    """Whether a number is 1, 2, 4, ... or 1/2, 1/4, ..."""
     return all(n & (n - 1) == 0 for n in (value.numerator, value.denominator))

@@ -10,7 +10,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_epilogue import Epilogue
 from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.expressions import LoweringError, Text, Texts
-from coda_synth.coda_api.groups import GROUPS, grouped_columns
+from coda_synth.coda_api.groups import GROUPS, HALVES, grouped_columns
 from coda_synth.coda_api.program import Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 
@@ -40,10 +40,37 @@ class HopperSlice(SliceValues):
         if ratio == 2:
             return self._layout_like("double_layout", f"interleave({z}, {z})")
         if ratio == Fraction(1, 2):
-            return self._layout_like("half_layout", f"pairs({z})[0]")
-        if ratio.numerator == 1 and self._grouped(cols):
-            return self._layout_like(f"group_layout_{ratio.denominator}", f"group_sum({z}, {ratio.denominator})")
+            return self._layout_like("half_layout", f"{self._halving()}({z})[0]")
+        if (word := self._grouped(cols)) is not None:
+            return self._group_layout(word)
+        if ratio.numerator == 1 and not self._in_lanes(cols * 2, self.geometry.width(cols)):
+            return self._layout_like(f"part_layout_{ratio.denominator}", f"halves({self._like(cols * 2)})[0]")
         raise LoweringError(f'values over "{cols}" have no layout in the Hopper kernel')
+
+    def _like(self, cols: Dim) -> str:
+        """A value that has the layout of those over `cols`."""
+        layout = self.layout(cols)
+        return self.products[0] if layout == "layout" else f"{layout}_like"
+
+    def _group_layout(self, word: Value) -> str:
+        """The layout in which a word's groups are reduced, or spread from."""
+        over, places = grouped_columns(word), self.geometry.group_places(word)
+        name = f"group_layout_{places / self.geometry.ratio(over)}"
+        return self._layout_like(name.replace("/", "_"), f"group_sum({self._like(over)}, {places})")
+
+    def _halving(self) -> str:
+        """What halves values like most words of this kernel do, so that few of them must change their layout."""
+        words = {v.word for v in walk(self.live)}
+        return "halves" if words & set(HALVES) and not words & {"even", "odd", "interleave"} else "pairs"
+
+    def _in_lanes(self, cols: Dim, apart: int) -> bool:
+        """Whether columns that lie so far apart are in different threads, so that none can split one from the other: a
+        row of the product is spread over four threads, two adjacent columns each, over and over."""
+        ratio = self.geometry.ratio(cols)
+        if ratio not in (1, 2) and self._grouped(cols) is not None:
+            return True
+        adjacent = 4 if ratio == 2 else 1 if ratio < 1 and self._halving() == "pairs" else 2
+        return adjacent <= apart < 4 * adjacent
 
     def _layout_like(self, name: str, text: str) -> str:
         """The name of the layout that a value of this text has; nothing is computed for it."""
@@ -53,11 +80,10 @@ class HopperSlice(SliceValues):
             self.inner.lines.append(f"{name}: gl.constexpr = {name}_like.type.layout")
         return name
 
-    def _grouped(self, cols: Dim) -> bool:
-        """Whether these are values of groups of the product's own columns."""
+    def _grouped(self, cols: Dim) -> Value | None:
+        """The first word whose groups have one of these columns each."""
         words = [v for v in walk(self.live) if v.word in GROUPS]
-        over = {grouped_columns(v) for v in words if cols in (v.cols, v.args[0].cols)}
-        return over == {self.kernel.cols}
+        return next((v for v in words if cols == (v.args[0] if v.word == "spread" else v).cols), None)
 
     def rows(self) -> str:
         if not self._has_rows:
@@ -88,7 +114,40 @@ class HopperSlice(SliceValues):
     def _pairs(self, value: Value, which: int) -> Texts:
         if value.rows is None:
             raise LoweringError("the Hopper kernel has no even and odd columns of a vector")
+        self._check_apart(value, 1)
         return self._laid(value, super()._pairs(value, which))
+
+    def _check_apart(self, value: Value, apart: int) -> None:
+        cols = value.args[0].cols
+        assert cols is not None
+        if self._in_lanes(cols, apart):
+            raise LoweringError(f'the Hopper kernel cannot split columns of "{cols}" that are {apart} apart')
+
+    def _halves(self, value: Value, which: int) -> Texts:
+        if self.geometry.half_group:
+            return super()._halves(value, which)
+        if value.rows is None:
+            raise LoweringError("the Hopper kernel splits no halves off a vector")
+        self._check_apart(value, self.geometry.group_places(value) // 2)
+        return self._laid(value, super()._halves(value, which))
+
+    def _word_join(self, value: Value) -> Texts:
+        texts = super()._word_join(value)
+        return texts if self.geometry.half_group else self._laid(value, texts)
+
+    def _group(self, value: Value) -> Texts:
+        """Laid where other words make values of this width too."""
+        texts = super()._group(value)
+        assert value.cols is not None
+        return texts if self.geometry.half_group or self._by_groups(value.cols, value) else self._laid(value, texts)
+
+    def _by_groups(self, cols: Dim, word: Value) -> bool:
+        """Whether values over `cols` have the layout that reducing this word's groups gives them."""
+        first = self._grouped(cols)
+        same = first is not None and grouped_columns(first) == grouped_columns(word)
+        return same and self.geometry.ratio(cols) != Fraction(1, 2)
+
+    _word_group_sum = _word_group_max = _word_group_min = _group
 
     def _word_interleave(self, value: Value) -> Texts:
         return self._laid(value, super()._word_interleave(value))
@@ -100,9 +159,17 @@ class HopperSlice(SliceValues):
 
     def _word_spread(self, value: Value) -> Texts:
         if not self.geometry.half_group:
-            return self._laid(value, super()._word_spread(value))
+            return self._laid(value, self._spread_from_groups(value))
         text = self.inner.atom(value.args[0])
         return tuple((f"{text} + gl.zeros_like({z})", SUM) for z in self.products)  # one column a group: it broadcasts
+
+    def _spread_from_groups(self, value: Value) -> Texts:
+        (narrow,) = value.args
+        assert narrow.cols is not None
+        if narrow.rows is None or self._by_groups(narrow.cols, value):
+            return super()._word_spread(value)
+        text = f"gl.convert_layout({self.inner.plain(narrow)}, {self._group_layout(value)})"
+        return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
     def load_described(self, text: str, cols: Dim, segment: int) -> str:
         self.rings[text] = self.geometry.width(cols)

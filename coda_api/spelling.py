@@ -100,6 +100,21 @@ def interleave(a, b):
     x = tl.join(a, b)
     return tl.reshape(x, (x.shape[0], x.shape[1] * 2))
 ''',
+    "low_high": '''
+@triton.jit
+def low_high(x, G: tl.constexpr):
+    """The first and the second half of every group of G columns."""
+    split = tl.permute(tl.reshape(x, (x.shape[0], x.shape[1] // G, 2, G // 2)), (0, 1, 3, 2))
+    low, high = tl.split(split)
+    return tl.reshape(low, (x.shape[0], x.shape[1] // 2)), tl.reshape(high, (x.shape[0], x.shape[1] // 2))
+''',
+    "joined": '''
+@triton.jit
+def joined(a, b, G: tl.constexpr):
+    """low_high undone."""
+    both = tl.reshape(tl.join(a, b), (a.shape[0], a.shape[1] * 2 // G, G // 2, 2))
+    return tl.reshape(tl.permute(both, (0, 1, 3, 2)), (a.shape[0], a.shape[1] * 2))
+''',
     "group_sum": """
 @triton.jit
 def group_sum(x, G: tl.constexpr):

@@ -36,6 +36,30 @@ HALVES = {
     "pairs": ("even({})", "odd({})", "interleave({}, {})"),
     "halves": ('low({}, "H")', 'high({}, "H")', 'join({}, {}, "H")'),
 }
+MIXED = "mixed"  # pairs beside halves of groups of several sizes, halves of halves, and of double tiles
+SIZES_OF_GROUPS = st.sampled_from(['"H"', '"2*H"', "4", "2"])
+
+
+def parting(draw: st.DrawFn, mode: str) -> tuple[str, str, str]:
+    """How a value is parted into two of half as many columns, and made of two such."""
+    if mode in HALVES:
+        return HALVES[mode]
+    group = draw(SIZES_OF_GROUPS)
+    halves = f"low({{}}, {group})", f"high({{}}, {group})", f"join({{}}, {{}}, {group})"
+    return draw(st.sampled_from([halves, HALVES["pairs"]]))
+
+
+def grouped(draw: st.DrawFn, mode: str, value: str) -> str:
+    group = draw(SIZES_OF_GROUPS) if mode == MIXED else '"H"'
+    return f"spread({draw(GROUPED)}({value}, {group}), {group})"
+
+
+def parted_twice(draw: st.DrawFn, first: str, second: str) -> str:
+    """A value as wide as the two that it is made of, by way of half as many columns or twice as many."""
+    (low, high, _), (_, other, join) = parting(draw, MIXED), parting(draw, MIXED)
+    if draw(st.booleans()):
+        return join.format(low.format(first), other.format(second))
+    return high.format(join.format(first, second))
 
 
 @st.composite
@@ -45,7 +69,8 @@ def wide(draw: st.DrawFn, depth: int, mode: str) -> str:
     def inner() -> str:
         return draw(wide(depth - 1, mode))
 
-    choice = draw(st.integers(0, 7))  # also where there is none, so that a part may take the place of the whole
+    most = 8 if mode == MIXED else 7
+    choice = draw(st.integers(0, most))  # also where there is none, so that a part may take the place of the whole
     match choice if depth else 0:
         case 0:
             return draw(st.sampled_from(["z", "t"]))
@@ -56,9 +81,11 @@ def wide(draw: st.DrawFn, depth: int, mode: str) -> str:
         case 4:
             return f"{draw(MAPS)}({inner()})"
         case 5:
-            return HALVES[mode][2].format(draw(narrow(depth - 1, mode)), draw(narrow(depth - 1, mode)))
+            return parting(draw, mode)[2].format(draw(narrow(depth - 1, mode)), draw(narrow(depth - 1, mode)))
         case 6:
-            return f'spread({draw(GROUPED)}({inner()}, "H"), "H")'
+            return grouped(draw, mode, inner())
+        case 8:
+            return parted_twice(draw, inner(), inner())
         case _:
             return f'where(index("2*N") {draw(st.sampled_from(["<", "==", ">="]))} i, {inner()}, {inner()})'
 
@@ -66,12 +93,12 @@ def wide(draw: st.DrawFn, depth: int, mode: str) -> str:
 @st.composite
 def narrow(draw: st.DrawFn, depth: int, mode: str) -> str:
     """A value over half of them, "N"."""
-    first, second, _ = HALVES[mode]
+    first, second, _ = parting(draw, mode)
 
     def inner() -> str:
         return draw(narrow(depth - 1, mode))
 
-    choice = draw(st.integers(0, 3))
+    choice = draw(st.integers(0, 5 if mode == MIXED else 3))
     match choice if depth else 0:
         case 0:
             return draw(st.sampled_from(["u", first.format("z"), second.format("t")]))
@@ -79,6 +106,10 @@ def narrow(draw: st.DrawFn, depth: int, mode: str) -> str:
             return f"({inner()} {draw(SUMS)} {inner()})"
         case 2:
             return f"maximum({inner()}, {inner()})"
+        case 4:
+            return parted_twice(draw, inner(), inner())
+        case 5:
+            return grouped(draw, mode, inner())
         case _:
             return draw(st.sampled_from([first, second])).format(draw(wide(depth - 1, mode)))
 
@@ -151,8 +182,8 @@ def written(layout: str, a: str, b: str, d: str) -> tuple[str, str]:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[str, str]:
-    mode, layout = draw(st.sampled_from(list(HALVES))), draw(st.sampled_from(list(LAYOUTS)))
+def programs(draw: st.DrawFn, modes: tuple[str, ...] = tuple(HALVES)) -> tuple[str, str]:
+    mode, layout = draw(st.sampled_from(modes)), draw(st.sampled_from(list(LAYOUTS)))
     return written(layout, draw(wide(3, mode)), draw(wide(2, mode)), draw(narrow(2, mode)))
 
 
@@ -163,6 +194,15 @@ def sizes(draw: st.DrawFn) -> dict[str, int]:
     half_columns = draw(st.integers(1, 9)) * (group // 2)
     rows = draw(st.one_of(st.integers(1, 50), st.just(2 * half_columns)))
     return {"T": rows, "D": draw(st.integers(1, 40)), "F": half_columns, "H": group}
+
+
+@st.composite
+def sizes_for_anything(draw: st.DrawFn) -> dict[str, int]:
+    """F holds whole groups of 2*H; over half a tile they span 4*H columns of the product, no more than any tile has."""
+    group = draw(st.sampled_from([4, 8]))
+    columns = 2 * group * draw(st.integers(1, 5))
+    rows = draw(st.one_of(st.integers(1, 50), st.just(2 * columns)))
+    return {"T": rows, "D": draw(st.integers(1, 40)), "F": columns, "H": group}
 
 
 schedules = st.builds(
@@ -221,6 +261,7 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, poi
 
 
 ARGUMENTS = {"drawn": programs(), "size": sizes(), "schedule": schedules, "pointers": st.booleans()}
+ANYTHING = ARGUMENTS | {"drawn": programs((MIXED,)), "size": sizes_for_anything()}
 UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -237,6 +278,14 @@ def test_generated_text_computes_the_meaning(
     agrees(drawn, size, schedule, pointers)
 
 
+@settings(UNHURRIED, max_examples=15, phases=UNSHRUNK)
+@given(**ANYTHING)
+def test_anything_may_stand_beside_anything(
+    drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool
+) -> None:
+    agrees(drawn, size, schedule, pointers)
+
+
 @pytest.mark.slow
 @settings(UNHURRIED, max_examples=int(os.environ.get("DRAWN_PROGRAMS", MANY)))
 @given(**ARGUMENTS)
@@ -244,6 +293,15 @@ def test_many_programs_and_the_least_of_those_that_fail(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool
 ) -> None:
     """A program that fails is shrunk, for five minutes at most: hypothesis stops there by itself."""
+    agrees(drawn, size, schedule, pointers)
+
+
+@pytest.mark.slow
+@settings(UNHURRIED, max_examples=int(os.environ.get("DRAWN_PROGRAMS", MANY)) // 2)
+@given(**ANYTHING)
+def test_many_with_anything_beside_anything(
+    drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool
+) -> None:
     agrees(drawn, size, schedule, pointers)
 
 

@@ -21,7 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.interpreted_properties import MANY, UNHURRIED, UNSHRUNK, drawn_inputs, programs
+from tests.interpreted_properties import MANY, MIXED, UNHURRIED, UNSHRUNK, drawn_inputs, programs
 from tests.language import signature_of
 
 quicken()
@@ -43,6 +43,13 @@ def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Rows of 16 bytes in every layout, as the copy engine wants them; 2*F holds whole groups of H."""
     rows, inner, half = draw(st.integers(1, 25)), draw(st.integers(1, 10)), draw(st.integers(1, 9))
     return {"T": 8 * rows, "D": 8 * inner, "F": 8 * half, "H": draw(st.sampled_from([8, 16]))}
+
+
+@st.composite
+def sizes_for_anything(draw: st.DrawFn) -> dict[str, int]:
+    """As above; F holds whole groups of 2*H."""
+    rows, inner, columns = draw(st.integers(1, 25)), draw(st.integers(1, 10)), draw(st.integers(1, 5))
+    return {"T": 8 * rows, "D": 8 * inner, "F": 16 * columns, "H": draw(st.sampled_from([4, 8]))}
 
 
 def simulated(
@@ -81,11 +88,20 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, see
 
 
 ARGUMENTS = {"drawn": programs(), "size": sizes(), "schedule": shared | by_turns, "seed": st.integers(0, 2**16)}
+ANYTHING = ARGUMENTS | {"drawn": programs((MIXED,)), "size": sizes_for_anything()}
 
 
 @settings(UNHURRIED, max_examples=15, phases=UNSHRUNK)
 @given(**ARGUMENTS)
 def test_simulated_kernels_compute_the_meaning(
+    drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, seed: int
+) -> None:
+    agrees(drawn, size, schedule, seed)
+
+
+@settings(UNHURRIED, max_examples=8, phases=UNSHRUNK)
+@given(**ANYTHING)
+def test_anything_may_stand_beside_anything(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, seed: int
 ) -> None:
     agrees(drawn, size, schedule, seed)

@@ -11,7 +11,7 @@ from coda_synth.coda_api.schedule import Schedule
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.interpreted_properties import UNHURRIED, programs, written
+from tests.interpreted_properties import MIXED, UNHURRIED, programs, written
 from tests.language import signature_of
 
 SM_90 = toolchain.target_of("sm_90")
@@ -22,6 +22,14 @@ schedules = st.builds(
 )  # fmt: skip
 # Sums, moments and picks over half a tile's columns, and groups beside pairs: three layouts in one epilogue.
 HARD = written("NT", 'spread(group_max(z, "H"), "H") * t', "interleave(odd(z), u)", "even(t) * odd(z)")
+
+# Halves of two sizes of groups, of halves and of a double tile, and groups of halves: each layout meets the others.
+HALVED = written(
+    "NT",
+    'join(low(z, "2*H") * spread(group_sum(low(z, "2*H"), "H"), "H"), high(z, "H"), "2*H")',
+    'high(join(z, t, "2*H"), "H")',
+    'join(low(low(z, "2*H"), "H"), high(u, "H"), "H") + high(t, "H")',
+)
 
 
 def builds(drawn: tuple[str, str], schedule: Schedule, group: int) -> None:
@@ -37,13 +45,14 @@ def builds(drawn: tuple[str, str], schedule: Schedule, group: int) -> None:
     assert "wgmma.mma_async" in kernel.asm["ptx"]
 
 
+@pytest.mark.parametrize("drawn", [HARD, HALVED], ids=["pairs", "halves"])
 @pytest.mark.parametrize("mainloop", ["hopper", "pingpong"])
-def test_a_program_of_many_layouts_builds(mainloop: str) -> None:
-    builds(HARD, Schedule(128, 128, 64, 2, 8, mainloop=mainloop), 32)
+def test_a_program_of_many_layouts_builds(drawn: tuple[str, str], mainloop: str) -> None:
+    builds(drawn, Schedule(128, 128, 64, 2, 8, mainloop=mainloop), 32)
 
 
 @pytest.mark.slow
 @settings(UNHURRIED, max_examples=60, phases=[Phase.generate])
-@given(programs(), schedules, st.sampled_from([16, 32, 64]))
+@given(programs() | programs((MIXED,)), schedules, st.sampled_from([16, 32, 64]))
 def test_drawn_programs_build(drawn: tuple[str, str], schedule: Schedule, group: int) -> None:
     builds(drawn, schedule, group)

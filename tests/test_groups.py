@@ -149,9 +149,17 @@ def test_an_export_counts_the_same_tiles() -> None:
 @pytest.mark.parametrize(
     ("outputs", "block_n", "message"),
     [
-        (OF_96, 64, r"a group of 96 columns takes 128 places, the next power of two, and must fit .*block_n = 64"),
+        (
+            OF_96,
+            64,
+            r"a group of 96 columns .* takes 128 places, the next power of two, and must fit .*block_n = 64",
+        ),
         ('spread(group_sum(z, 64), 64) + spread(t, 96), "q": tile_sum(z, "N")', 256, "groups of 64 and of 96 columns"),
-        ('spread(group_sum(z, 320), 320), "q": tile_sum(z, "N")', 256, "a group of 320 columns takes 512 places"),
+        (
+            'spread(group_sum(z, 320), 320), "q": tile_sum(z, "N")',
+            256,
+            "a group of 320 columns of the product takes 512",
+        ),
         ('spread(group_sum(z, 15), 15), "q": tile_sum(even(z), "N/2")', 64, "groups of 2 and of 15 columns"),
     ],
 )

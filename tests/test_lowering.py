@@ -75,7 +75,7 @@ def test_an_output_that_nobody_reads_is_not_stored() -> None:
 
 
 def test_groups_that_no_tile_holds_are_refused_with_the_reason() -> None:
-    with pytest.raises(LoweringError, match="group of 128 columns must fit the tile .block_n = 64."):
+    with pytest.raises(LoweringError, match="group of 128 columns of the product must fit the tile .block_n = 64."):
         lowered("linear_rope", "descriptor", schedules={"q": Schedule(block_n=64)})
 
 
