@@ -35,7 +35,7 @@ NARROW_SLICE, WIDE_SLICE = 64, 128
 class Geometry:
     """How one kernel's tile is walked. All widths in places of the product, one a column unless groups are padded.
 
-    half_group: in a walk by halves the group of low/high/join, else 0. slice_n: places in a slice (both halves counted).
+    half_group: in a walk by halves the group of low/high/join, else 0. slice_n: places in a slice, of both halves.
     """
 
     kernel: Kernel
