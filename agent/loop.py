@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from coda_synth.agent.ahead import Ahead
 from coda_synth.agent.asking import REPLY, SYSTEM, Ask, Asking, Question, TooDear, here
@@ -17,13 +17,14 @@ from coda_synth.agent.events import Event, StageReached, StepEnded, StepStarted
 from coda_synth.agent.exchange import Awaited
 from coda_synth.agent.fallback import every, serving
 from coda_synth.agent.feedback import feedback
+from coda_synth.agent.judging import Judge, waited
 from coda_synth.agent.prompting import prompt
 from coda_synth.agent.provider import Prompt, Provider, ProviderError, Reply, by_prompt
 from coda_synth.agent.reply import NoProgram, clean, extract, nothing_left
 from coda_synth.agent.sameness import Sameness
 from coda_synth.agent.strategy import Choice, Turn, turn, turn_ahead
 from coda_synth.agent.tuner import Exhausted
-from coda_synth.evaluator.evaluation import Candidate, Evaluation
+from coda_synth.evaluator.evaluation import Candidate
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.trace import Graph
 from coda_synth.runs.ranking import best
@@ -40,27 +41,6 @@ REPORT = "report.md"
 _TRUNCATED = "the reply ended before it was complete; answer with the program alone, and think in fewer words"
 _NOT_DONE = "`done` ends a run once a program has passed, and none has; send one program in one ``` block"
 _TOO_LONG = "the prompt did not fit into the model's window; the next one is shorter"
-
-
-class Judge(Protocol):
-    """What the loop needs of the judge."""
-
-    def evaluate(
-        self,
-        candidate: Candidate,
-        *,
-        seed: int | None = None,
-        measure: bool = True,
-        on_stage: Callable[[str], None] | None = None,
-    ) -> Evaluation: ...
-
-    def trace(self, task: str) -> Graph: ...
-
-
-def waited(judge: Judge) -> float:
-    """Seconds for which a judge that several runs share has let this one wait; they count for no budget. Such a judge
-    says so by its attribute `waited`."""
-    return float(getattr(judge, "waited", 0.0))
 
 
 @dataclass(frozen=True, slots=True)

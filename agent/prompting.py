@@ -70,7 +70,7 @@ def prompt(
         examples(task.name),
         _task(task, told.target),
         _shapes(task, told.target),
-        _history(task, shown, choice, told.budget) if shown else None,
+        _history(task, shown, choice, told) if shown else None,
         needs=NEEDS,
         device=_device(told.target),
         lessons=told.lessons,
@@ -143,7 +143,7 @@ def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float, float, s
     return rows
 
 
-def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, budget: Budget) -> Mapping[str, object]:
+def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told: Told) -> Mapping[str, object]:
     """The candidate to work on, the best, a line for each of the others, and what is left to do it with.
 
     After a prompt that was too long for the model, only what the next program cannot be written without.
@@ -156,8 +156,8 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, budge
         "last": _shown(focus, _remark(choice, focus, history), None if short else choice.best),
         "best": _shown(choice.best) if choice.best is not None and not short else None,
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
-        "untried": [] if short else untried(typed, history),
-        "left": f"{remaining(budget, history)}.",
+        "untried": [] if short else untried(typed, history, device(told.target)),
+        "left": f"{remaining(told.budget, history)}.",
         "ask": f"{choice.hint} {_IMPROVE if choice.best else _REPAIR}".strip(),
     }
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.errors import ProgramError
 from coda_synth.coda_api.program import Kernel, Preparation, Program, Signature, TypeKind, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.schedule_space import shapes
+from coda_synth.runs.ranking import best
 from coda_synth.runs.record import Attempt
+from coda_synth.runs.report import headline
 
 _MERGING = ("interleave", "concat", "join")
 _FOLDING = ("mul", "div", "add", "sub", "matvec")
-_TILES = ((128, 256), (128, 128), (256, 128), (64, 256), (64, 128))
-_SHOWN = 6
+_HOPPER = ("hopper", "pingpong")
 
 
-def untried(signature: Signature, history: Sequence[Attempt]) -> list[str]:
-    """One line for each; empty where no program could be read."""
+def untried(signature: Signature, history: Sequence[Attempt], on: Device) -> list[str]:
+    """One line for each; empty where no program could be read. on: the device that is written for."""
     programs = [p for a in history if a.candidate and a.evaluation and (p := _read(a.candidate.source, signature))]
     if not programs:
         return []
-    return [line for look in _LOOKS if (line := look(signature, programs))][:_SHOWN]
+    return [line for line in (*(look(signature, programs) for look in _LOOKS), _shapes(history, on)) if line]
 
 
 @functools.lru_cache(maxsize=256)  # every step of a run reads all of its programs
@@ -42,16 +45,25 @@ def _merged(signature: Signature, programs: Sequence[Program]) -> str:
 
 
 def _folded(signature: Signature, programs: Sequence[Program]) -> str:
+    """Applies to a vector along which some weight is multiplied, unless its own gradient is asked for."""
+    inner = {str(i.type.dims[-1]) for i in signature.inputs if i.role == "weight" and len(i.type.dims) == 2}
+    kept = {str(o.dims[0]) for o in signature.outputs if len(o.dims) == 1}
     vectors = [i for i in signature.inputs if i.role == "weight" and len(i.type.dims) == 1]
-    if not vectors or any(_prepares(p, _FOLDING) for p in programs):
+    folding = [i.name for i in vectors if str(i.type.dims[0]) in inner - kept]
+    if not folding or any(_prepares(p, _FOLDING) for p in programs):
         return ""
-    return f"folding a vector of weights ({', '.join(i.name for i in vectors)}) into a matrix in a @prepare"
+    return f"folding a vector of weights ({', '.join(folding)}) into a matrix in a @prepare"
 
 
 def _fewer(signature: Signature, programs: Sequence[Program]) -> str:
-    least = min(sum(not isinstance(c.unit, Preparation) for c in p.live_calls()) for p in programs)
-    gemms = min(len(_kernels(p)) for p in programs)
-    return "" if least <= 1 or least <= gemms else f"fewer than {least} launches"
+    """A product is a launch, and so is what finishes its partials; a pass without a product may be spared."""
+    least = min(programs, key=_launches)
+    passes = [c.name for c in least.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm is None]
+    return f"fewer than {_launches(least)} launches: {', '.join(passes)} without a gemm" if passes else ""
+
+
+def _launches(program: Program) -> int:
+    return sum(not isinstance(c.unit, Preparation) for c in program.live_calls())
 
 
 def _partials(signature: Signature, programs: Sequence[Program]) -> str:
@@ -66,19 +78,12 @@ def _stored(signature: Signature, programs: Sequence[Program]) -> str:
     return f"fewer than {least} stored matrices" if least > max(outputs, 1) else ""
 
 
-def _tiles(signature: Signature, programs: Sequence[Program]) -> str:
-    tried = {_tile(k) for p in programs for k in _kernels(p)}
-    left = [f"{m} x {n}" for m, n in _TILES if (m, n) not in tried]
-    return f"tiles (block_m x block_n) of {', '.join(left)}" if left else ""
-
-
 _LOOKS: tuple[Callable[[Signature, Sequence[Program]], str], ...] = (
     _merged,
     _folded,
     _fewer,
     _partials,
     _stored,
-    _tiles,
 )
 
 
@@ -101,8 +106,21 @@ def _tiles_stored(program: Program) -> int:
     return sum(v.rows is not None and v.cols is not None and v.form == "tile" for v in values)
 
 
-def _tile(kernel: Kernel) -> tuple[int, int]:
-    default = Schedule()
-    names = (("block_m", default.block_m), ("block_n", default.block_n))
-    m, n = (kernel.hints.get(name, value) for name, value in names)
-    return int(str(m)), int(str(n))
+def _shapes(history: Sequence[Attempt], on: Device) -> str:
+    """Mainloops and tiles that the best program's longest kernel call has not run under, if it runs one of Hopper's."""
+    leader = best(history)
+    found = leader.evaluation if leader else None
+    figure = headline(found) if found else None
+    if found is None or figure is None or not found.schedules:
+        return ""
+    call = max(found.schedules, key=lambda name: figure.calls_ms.get(name, 0.0))
+    if found.schedules[call].mainloop not in _HOPPER:
+        return ""
+    tried = {_shape(s) for a in history if a.evaluation and (s := a.evaluation.schedules.get(call))}
+    possible = dict.fromkeys(_shape(s) for s in shapes(on) if s.mainloop in _HOPPER)
+    left = [f"{kind} {m} x {n}" for kind, m, n in possible if (kind, m, n) not in tried]
+    return f"in the call {call}: mainloop with tile (block_m x block_n) {', '.join(left)}" if left else ""
+
+
+def _shape(schedule: Schedule) -> tuple[str, int, int]:
+    return schedule.mainloop, schedule.block_m, schedule.block_n

@@ -15,6 +15,7 @@ from coda_synth.coda_api.unit_text import SizeNames, Tensors, UnitParam, UnitTex
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
 TILES = 32  # partials read at once
+TILES_OF_SUMS, WARPS_OF_SUMS = 16, 16  # for each of so many rows: what one program holds must fit its registers
 
 _TOTALS = {
     "total_sum": ("0.0", "{0} + tl.sum({1}, 0)"),
@@ -69,7 +70,13 @@ class _FinisherEmitter:
         params = self._params(block)
         names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "tile_width") else p.name for p in params]
         grid: Literal["rows", "one"] = "one" if self.kind == "sums" else "rows"
-        return UnitText(self.name, function(self.name, names, lines), tuple(params), grid, block, self._grid_dim())
+        text, warps = function(self.name, names, lines), WARPS_OF_SUMS if self._holds_many else 0
+        return UnitText(self.name, text, tuple(params), grid, block, self._grid_dim(), warps=warps)
+
+    @property
+    def _holds_many(self) -> bool:
+        """Whether one program walks over all rows and over the partials of each."""
+        return self.kind == "sums" and bool(self.tile_params)
 
     def _grid_dim(self) -> Dim | None:
         return next(iter(self.live.values())).rows
@@ -273,5 +280,5 @@ class _FinisherEmitter:
         params += self.sizes.params() + list(self.tile_params.values())
         params.append(UnitParam("BLOCK", "constexpr", value=rows))
         if self.tile_params:
-            params.append(UnitParam("TILES", "constexpr", value=TILES))
+            params.append(UnitParam("TILES", "constexpr", value=TILES_OF_SUMS if self._holds_many else TILES))
         return params

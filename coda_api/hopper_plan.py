@@ -69,7 +69,11 @@ class HopperPlan(KernelEmitter):
                     self.pairs, self.stores = pairs, own
                     return
         tiles = load + self._bytes(own)
-        raise DoesNotFit(f"{tiles} bytes of epilogue tiles do not fit beside {operands} bytes of operands")
+        s = self.schedule
+        raise DoesNotFit(
+            f"{tiles:,} bytes of epilogue tiles, at slice_n={s.slice_n}, do not fit beside {operands:,} bytes of"
+            f" operands, at stages={s.stages}; fewer stages, a smaller tile or a narrower slice_n makes room"
+        )
 
     @property
     def _ahead(self) -> bool:

@@ -118,7 +118,7 @@ def _said(error: BaseException, captured: str) -> str:
     causes = [error]
     while (inner := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(inner)
-    texts = [captured, *(_last_lines(str(cause), 6) for cause in reversed(causes[-2:]))]
+    texts = [captured, *(_last_lines(str(cause), 6) or type(cause).__name__ for cause in reversed(causes[-2:]))]
     return "\n".join(text for text in texts if text.strip())
 
 

@@ -29,6 +29,7 @@ from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.fitting import fit_sizes
 from coda_synth.evaluator.places import call_of, call_places, output_places
 from coda_synth.evaluator.profile import modelled_lines
+from coda_synth.evaluator.remedies import built_as, over_shared, warnings
 from coda_synth.evaluator.serial import from_data, to_data
 
 Schedules = Mapping[str, Schedule]
@@ -198,19 +199,20 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     try:
         resources = _resources(generated, data["target"])
     except toolchain.BuildError as error:
-        raise Answerable(str(error), {"call": call_of(generated, error.kernel)}) from error
+        call = call_of(generated, error.kernel)
+        raise Answerable(f"{error}{built_as(generated, call)}", {"call": call}) from error
     on = device(data["device"])
     over = [r for r in resources if r.shared_bytes > on.shared_bytes]
     if over:
         mainloops = {launch.kernel for launch in generated.launches if launch.multiplies}
-        found = [(r, generated.schedules[r.call] if r.kernel in mainloops else None) for r in over]
-        words = " ".join(_over_shared(r, schedule, on) for r, schedule in found)
+        found = [(r, generated.effective[r.call] if r.kernel in mainloops else None) for r in over]
+        words = " ".join(over_shared(r, schedule, on) for r, schedule in found)
         raise Answerable(words, {"call": over[0].call}) from OverShared()
     built = zip(generated.launches, resources, strict=True)
-    warnings = [w for launch, r in built for w in _warnings(r, launch.multiplies)]
-    warnings += generated.notes
+    told = [w for launch, r in built for w in warnings(r, launch.multiplies, generated.effective.get(launch.call))]
+    told += generated.notes
     modelled = _modelled(data, generated.schedules, resources)
-    return Message(to_data({"resources": resources, "warnings": warnings, **modelled}))
+    return Message(to_data({"resources": resources, "warnings": told, **modelled}))
 
 
 _KEPT = 64  # compilations, the newest
@@ -226,35 +228,6 @@ def _resources(generated: Generated, target: str) -> tuple[Resources, ...]:
     for old in list(_compiled)[:-_KEPT]:
         del _compiled[old]
     return _compiled[key]
-
-
-def _over_shared(found: Resources, schedule: Schedule | None, on: Device) -> str:
-    said = (
-        f"the call {found.call} takes {found.shared_bytes:,} bytes of shared memory a block;"
-        f" {on.target} ({on.name}) has {on.shared_bytes:,}."
-    )
-    if schedule is None:
-        return said
-    beside = max(0, found.shared_bytes - schedule.operand_bytes())
-    for stages in range(schedule.stages - 1, 0, -1):
-        fits = replace(schedule, stages=stages)
-        if fits.operand_bytes() + beside <= on.shared_bytes:
-            return f"{said} With stages={stages} it would take about {fits.operand_bytes() + beside:,} and fit."
-    return f"{said} A smaller tile (block_m, block_n or block_k) would fit; fewer stages alone would not."
-
-
-def _warnings(found: Resources, has_gemm: bool) -> list[Diagnostic]:
-    warnings = []
-    if found.spill_bytes:
-        said = (
-            f"the call {found.call} spills: {found.spill_bytes:,} bytes of stack a thread, {found.registers} registers."
-            " A narrower epilogue slice (slice_n), a smaller tile or more warps takes fewer registers."
-        )
-        warnings.append(Diagnostic("Spills", said, severity="warning"))
-    if has_gemm and not found.tensor_core_instructions:
-        said = f"the call {found.call} has no tensor-core instruction; a larger tile (64 rows and more) gets them."
-        warnings.append(Diagnostic("NoTensorCore", said, severity="warning"))
-    return warnings
 
 
 def _hello() -> Mapping[str, Any]:

@@ -65,8 +65,16 @@ class Trial:
         verdict, diagnostics = _verdict_of(error, self.stage)
         call = error.call if isinstance(error, (ChildRaised, ChildFailure)) else None
         if call and (place := self.call_places.get(call)):
-            diagnostics = (located(diagnostics[0], place, f"it is of {place}"),)
+            place = self._unit_of(place) if verdict is Verdict.BUILD_ERROR else place
+            diagnostics = (located(diagnostics[0], place, f"it is of {self.call_places[call]}"),)
         return self._evaluation(verdict, (*diagnostics, *self.diagnostics))
+
+    def _unit_of(self, place: Place) -> Place:
+        """The same at the unit's decorator, which holds what a build depends on, or at its def line."""
+        lines = self.candidate.source.splitlines()
+        above = place.def_line - 1
+        marked = 1 <= above <= len(lines) and lines[above - 1].startswith("@")
+        return replace(place, line=above if marked else place.def_line, column=1)
 
     def _evaluation(self, verdict: Verdict, diagnostics: tuple[Diagnostic, ...]) -> Evaluation:
         """What did not pass has no time, measured or modelled: there is nothing that could be as fast."""

@@ -7,12 +7,18 @@ import dataclasses
 from coda_synth.agent.examples import examples
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.outline import line
+from coda_synth.agent.untried import untried
 from coda_synth.coda_api.canonical import kernel_forms
+from coda_synth.coda_api.devices import device
+from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Modelled, Verdict
+from coda_synth.evaluator.remedies import over_shared, warnings
+from coda_synth.evaluator.signature import signature
 from coda_synth.runs.record import Attempt
+from coda_synth.tasks.catalog import task as find
 from coda_synth.tasks.catalog import task_names, worked_candidate
 
 NAME = "linear_residual"
@@ -77,3 +83,45 @@ def test_an_older_record_without_schedules_has_its_line_too() -> None:
     assert first.evaluation is not None
     bare = dataclasses.replace(first.evaluation, schedules={}, profile=())
     assert line(dataclasses.replace(first, evaluation=bare)) == "step 1: PASSED, 1.2 ms modelled (a 1.1, f 0.1)"
+
+
+def told(task: str, source: str, *attempts: Attempt) -> list[str]:
+    typed = signature(find(task))
+    return untried(typed, attempts or (judged(task, source),), device("H200"))
+
+
+def judged(task: str, source: str) -> Attempt:
+    candidate = Candidate(task, source)
+    found = Evaluation(candidate.id, task, Verdict.INCORRECT, "check", 1, (Diagnostic("R", "no"),))
+    return Attempt(1, "evaluated", candidate, found)
+
+
+def test_what_is_possible_alone_is_called_untried() -> None:
+    assert told("rmsnorm_backward", worked_candidate("rmsnorm_backward")) == []  # gamma's own gradient is asked for
+    assert told("lm_head_cross_entropy", worked_candidate("lm_head_cross_entropy")) == []  # a partial needs a finisher
+    plain = worked_candidate("rmsnorm_linear")
+    assert "folding" not in " ".join(told("rmsnorm_linear", plain))
+
+
+def test_tiles_are_counted_by_call_with_those_that_were_chosen() -> None:
+    first = attempt(1, GOOD, 1.2)
+    (said,) = [s for s in told(NAME, GOOD, first) if "mainloop" in s]
+    assert said.startswith("in the call a: ") and "hopper 128 x 256" in said and "hopper 128 x 128" not in said
+    assert "pingpong 128 x 256" not in said
+    second = attempt(2, GOOD + "#\n", 1.1, block_n=256)
+    assert "hopper 128 x 256" not in " ".join(told(NAME, GOOD, first, second))
+
+
+def test_a_spill_is_told_with_what_its_own_unit_can_do() -> None:
+    spilt = Resources("a", "project", 168, 96, 200_000, 8, 0.0)
+    (said,) = warnings(spilt, True, Schedule(slice_n=64, mainloop="hopper"))
+    assert "96 bytes" in said.message and "slice_n=32 or block_n=128 takes" in said.message
+    assert "takes no hints" in warnings(spilt, False, None)[0].message
+    assert "warps" in warnings(spilt, False, Schedule(split_k=1))[0].message
+    assert warnings(dataclasses.replace(spilt, spill_bytes=0), True, Schedule()) == []
+
+
+def test_what_would_fit_is_the_widest_slice_and_the_most_stages() -> None:
+    big = Resources("a", "project", 168, 0, 300_000, 8, 0.0)
+    said = over_shared(big, Schedule(stages=4, slice_n=128), device("H200"))
+    assert "slice_n=32 (about 222,456) or stages=2 (about 201,696)" in said
