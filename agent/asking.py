@@ -11,7 +11,7 @@ from typing import TypeVar
 from coda_synth.agent.budget import Budget, Stop, bearable_tries, by_tuner, cannot_afford
 from coda_synth.agent.fallback import serving
 from coda_synth.agent.models import default_model
-from coda_synth.agent.prompting import as_text
+from coda_synth.agent.prompting import as_text, later_text
 from coda_synth.agent.provider import Paid, Prompt, PromptTooLong, Provider, Reply, Request
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trace import Graph
@@ -89,9 +89,10 @@ class Asking:
         known: the attempts that the prompt tells of. paid: all that took something, for the budget.
         """
         author, folder = serving(self.provider, known), step_name(place)
-        self.writer.keep(f"{folder}/{PROMPT}", as_text(prompt), durable=False)
-        text = self.writer.kept(f"{folder}/{SPOILT}")
-        spoilt = Usage() if text is None else self._parsed(Usage, text, place, SPOILT)
+        text = later_text(prompt, SYSTEM) if place > 1 and getattr(author, "by_file", False) else as_text(prompt)
+        self.writer.keep(f"{folder}/{PROMPT}", text, durable=False)
+        broken = self.writer.kept(f"{folder}/{SPOILT}")
+        spoilt = Usage() if broken is None else self._parsed(Usage, broken, place, SPOILT)
         tries = None
         if isinstance(author, Paid):
             tries = self._afford(author, prompt, (*paid, Attempt(0, "interrupted", usage=spoilt)))

@@ -28,6 +28,7 @@ class Exchange:
 
     name = "exchange"
     by_prompt = True
+    by_file = True  # its prompts are read as files, one after the other: the system text is not repeated
     model = ""
 
     def __init__(self, wait: bool = True) -> None:

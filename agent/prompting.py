@@ -83,6 +83,11 @@ def as_text(told: Prompt) -> str:
     return f"{told.system}\n\n{told.user}\n"
 
 
+def later_text(told: Prompt, system: str) -> str:
+    """The same for one who has read the system text already; system: the name of its file in the run's folder."""
+    return f"{system} in the run's folder still holds: role, language, device, examples.\n\n{told.user}\n"
+
+
 def _device(target: str) -> list[str]:
     """What an author can reckon with; sustained rates, as measured."""
     part = device(target)

@@ -279,6 +279,9 @@ def test_a_run_waits_for_a_file_and_goes_on_where_it_is_copied_to(tmp_path: Path
     outcome = synthesize(TASK, author, ReadingJudge(), writer, SETTINGS)
     assert [a.outcome for a in outcome.attempts] == ["evaluated", "evaluated"]
     assert outcome.attempts[1].candidate is not None and outcome.attempts[1].candidate.author == "exchange"
+    first, second = ((writer.folder / f"steps/{n:03}/prompt.md").read_text() for n in (1, 2))
+    system = (writer.folder / "system.md").read_text()
+    assert system in first and system not in second and "system.md in the run's folder" in second
 
 
 def test_waiting_is_no_work_and_a_half_written_reply_is_left_alone(tmp_path: Path) -> None:
