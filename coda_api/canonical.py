@@ -55,7 +55,7 @@ def _bare(program: Program, call: Call) -> bool:
 
 def _alone(program: Program, call: Call) -> str:
     """A kernel's form with its parameters and symbols numbered in the order in which the values use them."""
-    values = list(walk(call.unit.outputs[name] for name in program.live_outputs(call)))
+    values = list(walk([call.unit.outputs[name] for name in program.live_outputs(call)]))
     gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
     read = [*([gemm.a, gemm.b] if gemm else []), *(str(v.attrs["name"]) for v in values if v.word == "param")]
     types = {p.name: p.type for p in call.unit.params}

@@ -190,7 +190,7 @@ def test_a_prompt_says_what_is_left_and_what_was_not_tried(tmp_path: Path) -> No
     writer = new_run(tmp_path)
     synthesize(TASK, author, ReadingJudge(), writer, Settings(Budget(attempts=3)))
     told = prompt(TASK, writer.attempts, choose(writer.attempts), Settings(Budget(attempts=3)))
-    assert "2 of 3 attempts" in told.user and "tiles (block_m x block_n) of 128 x 128" in told.user
+    assert "2 of 3 attempts" in told.user and "## Not tried yet\n\nNone." in told.user  # one GEMM, nothing beside it
     assert "H200 (sm_90): 132 SMs" in told.system
 
 

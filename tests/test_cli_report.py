@@ -8,7 +8,8 @@ import re
 import pytest
 from coda_synth.agent.cli_report import report
 from coda_synth.agent.cli_view import attempts_table, console, table
-from coda_synth.agent.feedback import feedback, line
+from coda_synth.agent.feedback import feedback
+from coda_synth.agent.outline import line
 from coda_synth.coda_api.errors import Diagnostic, Edit
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.runs.record import Attempt
