@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +108,13 @@ def reworked(before: str, after: str) -> str:
 
 def _reworked(old: Program, new: Program) -> str:
     facts = [f"{n} {what} instead of {o}" for what, o, n in _facts(old, new) if o != n]
-    words = new.docstring.split("\n\n")[0].replace("\n", " ").strip()
-    return "; ".join([*facts, words[:_LONGEST]]).strip("; ")
+    return "; ".join([*facts, _new_words(old.docstring, new.docstring)]).strip("; ")
+
+
+def _new_words(old: str, new: str) -> str:
+    """The first of an author's sentences that the parent's text did not have."""
+    before, after = (re.split(r"(?<=[.;:])\s+", " ".join(text.split())) for text in (old, new))
+    return next((said for said in after if said not in before), "")[:_LONGEST]
 
 
 def _hints(old: Mapping[str, Mapping[str, object]], new: Mapping[str, Mapping[str, object]]) -> str:

@@ -74,7 +74,7 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     if launch.depth_efficiency < 0.99:
         needed = ceil(launch.stages / launch.depth_efficiency - 1e-9)
         said += f"; {launch.stages} stages do not hide the latency of their loads, which leaves"
-        said += f" {launch.depth_efficiency:.0%}; {needed} would"
+        said += f" {launch.depth_efficiency:.0%} ({needed} would)"
     return said
 
 

@@ -124,7 +124,7 @@ def _said(attempt: Attempt) -> tuple[str, ...]:
     lines = attempt.evaluation.profile if attempt.evaluation else ()
     shape = lines[0].partition(": ")[0] if lines else ""
     parts = [p for line in lines if line.startswith(shape) for p in _CALL.sub(r"call \1: ", line).split("; ")]
-    return tuple(p for p in parts if not p.startswith("modelled "))
+    return tuple(p for p in parts if not p.startswith(("modelled ", "its sums alone ")))
 
 
 def schedule_hints(source: str) -> str:
