@@ -144,7 +144,7 @@ def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float, float, s
         asked = (typed, task.gemms, sizes, part)
         bound, bare, floor = (1e3 * seconds(*asked) for seconds in (bound_s, bare_gemm_s, floor_s))
         said = ", ".join(f"{n}={s}" for n, s in sizes.items())
-        rows.append((label, said, bound, floor, "the bare GEMMs" if floor == bare else "its bytes"))
+        rows.append((label, said, bound, floor, "" if floor == bare else "its bytes"))
     return rows
 
 

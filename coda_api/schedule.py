@@ -22,23 +22,23 @@ _HINTS = (
     Hint(
         "stages",
         (1, 2, 3, 4, 5, 6, 7, 8),
-        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory, and"
-        " the epilogue's tiles need room beside them",
+        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory,"
+        " beside which the epilogue's tiles need room",
     ),
-    Hint("warps", (1, 2, 4, 8, 16), "of a thread block, in a pingpong of both groups together"),
+    Hint("warps", (1, 2, 4, 8, 16), "of a thread block; of both groups in a pingpong"),
     Hint("group_m", (1, 2, 4, 8, 16, 32), "rows of tiles that go together through the L2 cache; not in the cost model"),
     Hint(
         "slice_n",
         (0, 16, 32, 64, 128, 256),
-        "columns of the tile that the epilogue takes at a time, at most block_n; fewer take fewer registers and less"
-        " shared memory, 0 is chosen for you",
+        "columns that the epilogue takes at a time, at most block_n; fewer take fewer registers and less shared memory;"
+        " 0: chosen for you",
     ),
     Hint(
         "mainloop",
         ("auto", "portable", "hopper", "pingpong"),
         "hopper: all warps share a tile. pingpong: two groups take tiles by turns, one's epilogue under the other's"
-        " sum. auto: hopper where it can be. Both on sm_90 only; elsewhere, and where a row is no multiple of 16 bytes,"
-        " portable",
+        " sum. auto: hopper where it can be. Portable elsewhere than on sm_90, and where a row is no multiple of 16"
+        " bytes",
     ),
     Hint(
         "split_k",

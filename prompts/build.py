@@ -34,7 +34,7 @@ def build_prompt(
     examples: worked programs by the name of their task; the task's own is left out.
     task: name, summary, source (its reference), header (the first line of its @program), outputs, weights, dtype (of
     activations) and device, each a text.
-    shapes: (label, sizes, bound and floor in ms, what makes the floor).
+    shapes: (label, sizes, bound and floor in ms, what makes the floor if not the GEMMs).
     history: None before the first attempt, else
       last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the
       reply held none;
@@ -82,7 +82,7 @@ def _fenced(program: str) -> str:
 
 
 def _shape(label: str, sizes: str, bound: float, floor: float, of: str) -> str:
-    return f"- {label}: {sizes}: floor {floor:.4g} ms ({of}), bound {bound:.4g} ms"
+    return f"- {label}: {sizes}: floor {floor:.4g} ms{f' ({of})' if of else ''}, bound {bound:.4g} ms"
 
 
 def _feedback(history: Mapping[str, object]) -> str:
