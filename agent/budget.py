@@ -86,6 +86,12 @@ def spent(history: Sequence[Attempt]) -> Spent:
     )
 
 
+def told_for_nothing(history: Sequence[Attempt]) -> bool:
+    """Whether the author's last program was one that cost no attempt."""
+    found = [_hints_alone(a) for a in history if not by_tuner(a)]
+    return found[-1:] == [True] and found[-2:] != [True, True]
+
+
 def _mistyped(history: Sequence[Attempt]) -> int:
     """Programs refused for their hints alone, those left out that follow another one."""
     found = [_hints_alone(a) for a in history if not by_tuner(a)]

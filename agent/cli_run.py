@@ -58,9 +58,9 @@ def _beside(evaluation: Evaluation) -> str:
         return "nothing was timed"
     if isinstance(figure, Timing):
         times = "".join(f"{b.name} {b.median_ms:.3f} ms ({figure.ratio(b.name):.2f}x), " for b in figure.baselines)
-        return f"{times}physical bound {figure.bound_ms:.3f} ms"
+        return f"{times}bound {figure.bound_ms:.3f} ms"
     return (
-        f"bare GEMMs {figure.bare_gemm_ms:.3f} ms, physical bound {figure.bound_ms:.3f} ms; all of it modelled, "
+        f"bare GEMMs {figure.bare_gemm_ms:.3f} ms, bound {figure.bound_ms:.3f} ms; all of it modelled, "
         "a machine with a GPU measures it"
     )
 

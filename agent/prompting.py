@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from coda_synth.agent.budget import Budget, remaining
+from coda_synth.agent.budget import Budget, remaining, told_for_nothing
 from coda_synth.agent.examples import examples
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.outline import line
@@ -32,6 +32,7 @@ _IMPROVE = (
     "Send one program that improves on the best, or repairs the last. Where you see nothing left to win, send no"
     " program but one line, `done: ` and why: that ends the run, and costs no attempt."
 )
+_FOR_NOTHING = " Hints alone were wrong, which cost none this once."
 _SOURCES: dict[object, str] = {}
 LONGEST_REPLY = 2000  # characters of a reply without a program that its author sees again
 
@@ -162,7 +163,7 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told:
         "best": _shown(choice.best) if choice.best is not None and not short else None,
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
         "untried": [] if short else untried(typed, history, device(told.target)),
-        "left": f"{remaining(told.budget, history)}.",
+        "left": f"{remaining(told.budget, history)}.{_FOR_NOTHING if told_for_nothing(history) else ''}",
         "ask": f"{choice.hint} {_IMPROVE if choice.best else _REPAIR}".strip(),
     }
 

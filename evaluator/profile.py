@@ -106,7 +106,6 @@ def _resources(taken: Sequence[Resources], schedule: Schedule | None) -> str:
         said += (
             f"; {name}{one.registers} registers, {one.spill_bytes:,} bytes spilled, {one.shared_bytes:,} bytes shared"
         )
-        said += f", {one.tensor_core_instructions} tensor-core instructions in its text"
     return said
 
 

@@ -292,6 +292,8 @@ def test_a_program_with_a_wrong_hint_alone_is_told_so_for_nothing_once_in_a_row(
         *("REJECTED", "PASSED", "REJECTED", "REJECTED", "PASSED")
     ]
     assert spent(outcome.attempts).attempts == 3
+    told = [("cost none this once" in request.prompt.user) for request in author.asked]
+    assert told == [False, True, False, True, False]
 
 
 def judged(step: int, verdict: Verdict, ms: float = 1.0) -> Attempt:
