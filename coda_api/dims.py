@@ -72,11 +72,16 @@ class Dim:
                 result = result * binding[name] if power > 0 else result / binding[name]
         return result
 
-    def size(self, sizes: Mapping[str, int]) -> int:
-        """Its length under `sizes`; raises DimSizeError where that is no whole positive number."""
+    def exact(self, sizes: Mapping[str, int]) -> Fraction:
+        """Its length under `sizes`, whole or not."""
         value = self.scale
         for name, power in self.powers:
             value *= Fraction(sizes[name]) ** power
+        return value
+
+    def size(self, sizes: Mapping[str, int]) -> int:
+        """Its length under `sizes`; raises DimSizeError where that is no whole positive number."""
+        value = self.exact(sizes)
         if value.denominator != 1 or value < 1:
             shown = ", ".join(f"{n} = {sizes[n]}" for n, _ in self.powers)
             raise DimSizeError(f'the dimension "{self}" is {value} with {shown}; it must be a whole number')

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 from coda_synth.coda_api.dims import Dim
+from coda_synth.coda_api.emit_slice import narrow
 from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.storage import torch_name
-from coda_synth.coda_api.unit_text import SizeNames, Tensors, UnitParam, UnitText, function, triton_dtype
+from coda_synth.coda_api.unit_text import SizeNames, Tensors, UnitParam, UnitText, function
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
@@ -92,7 +93,7 @@ class _FinisherEmitter:
         rounded = value.word == "cast"
         text = texts.atom(value.args[0]) if rounded else texts.plain(value)
         if rounded:  # the outermost cast is the store's own rounding
-            text = f"{text}.to({triton_dtype(self.tensors.outputs[output].dtype)})"
+            text = narrow(text, self.tensors.outputs[output].dtype)
         pointer = self.output_names[output]
         return f"tl.store({pointer} + {at}, {text}, mask={at} < {length})" if at else f"tl.store({pointer}, {text})"
 
@@ -131,6 +132,8 @@ class _FinisherEmitter:
             dim = value.attrs["dim"]
             assert isinstance(dim, Dim)
             return ((self.sizes.text(dim), ATOM),)
+        if value.word == "cast":
+            return self._cast(value, into)
         if value.word != "param":
             return None
         name = str(value.attrs["name"])
@@ -141,6 +144,12 @@ class _FinisherEmitter:
         if kind is not TypeKind.SCALAR:
             return None
         return ((into.assign(name, f"tl.load({text})") if name in self.tensors.device_scalars else text, ATOM),)
+
+    def _cast(self, value: Value, into: Expressions) -> Texts:
+        """Rounded where it stands; a number may be one of Python's."""
+        plain = value.rows is None and value.form is not Form.SUM
+        text = f"tl.cast({into.plain(value.args[0])}, tl.float32)" if plain else into.atom(value.args[0])
+        return ((f"{narrow(text, torch_name(str(value.attrs['dtype'])))}.to(tl.float32)", ATOM),)
 
     def _use(self, name: str) -> str:
         self.used[name] = None
@@ -167,13 +176,6 @@ class _FinisherEmitter:
             return ((self._logsumexp(value), ATOM),)
         if value.word in _TOTALS:
             return ((self._total(value), ATOM),)
-        if value.word == "cast":
-            return (
-                (
-                    f"{self.vectors.atom(value.args[0])}.to({triton_dtype(torch_name(str(value.attrs['dtype'])))}).to(tl.float32)",
-                    ATOM,
-                ),
-            )
         return None
 
     # -- walks over the tiles of a partial
@@ -217,7 +219,7 @@ class _FinisherEmitter:
                 return (
                     (reads.assign(f"{name}_block", f"tl.load({self._use(name)} + at, mask=live, other=0.0)"), ATOM),
                 )
-            return None
+            return self._cast(value, reads) if value.word == "cast" else None
 
         reads = Expressions(self.names, {}, self.count, leaf)
         return reads

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Text, Texts, author_names, uses
+from coda_synth.coda_api.expressions import Expressions, Names, Text, Texts, author_names, uses
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.groups import group_size
 from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
@@ -236,8 +236,6 @@ class SliceValues:
 
     def _word_cycle(self, value: Value) -> Texts:
         dim, param = self._dim(value), value.args[0]
-        if param.word != "param":
-            raise LoweringError(f"{value.line}:{value.column}: cycle takes a parameter, not an expression")
         name = str(param.attrs["name"])
         vector, length = self.use(self.param_names[name]), self.sizes.text(self.tensors.params[name].dims[0])
         texts = []
@@ -340,8 +338,9 @@ class SliceValues:
 
     def _word_cast(self, value: Value) -> Texts:
         dtype = torch_name(str(value.attrs["dtype"]))
-        if value.args[0].rows is None and value.args[0].cols is None:
-            raise LoweringError(f"{value.line}:{value.column}: cast of a number; write the rounded number")
+        if value.rows is None and value.cols is None:  # a number may be one of Python's
+            number = f"tl.cast({self.inner.plain(value.args[0])}, tl.float32)"
+            return ((f"{narrow(number, dtype)}.to(tl.float32)", ATOM),)
         return tuple(
             (f"{narrow(self.inner.atom(value.args[0], s), dtype)}.to(tl.float32)", ATOM)
             for s in range(len(self.inner.texts(value.args[0])))

@@ -18,6 +18,7 @@ from coda_synth.coda_api.tile import read_hints
 from coda_synth.coda_api.words import Word
 
 Attrs = dict[str, Any]
+_ALONG_ROWS = ("tile_sum", "tile_max", "tile_min")
 
 
 class Epilogue(TileBody):
@@ -123,6 +124,7 @@ class Epilogue(TileBody):
         dim, axis = attrs["dim"], self.axis(attrs["dim"])
         if axis is None or (axis == 0 and dim != self.tile.rows):
             raise rules.ReduceDim(node, f'"{dim}" is no dim of the tile {self.tile}')
+        self.check_columns(node, shown(node), dim if axis == 1 else None)
         rows, cols = (dim, None) if axis == 0 else (None, dim)
         return self.make(node, word.name, values, rows, cols, Kind.INT, attrs={**attrs, "axis": axis})
 
@@ -147,6 +149,7 @@ class Epilogue(TileBody):
             raise rules.ReduceDim(
                 node, f'cycle works along the columns, "{self.tile.cols}" or a part of them, not "{attrs["dim"]}"'
             )
+        self.check_columns(node, shown(node), attrs["dim"])
         return self.make(node, word.name, values, None, attrs["dim"], v.kind, attrs=attrs)
 
     def word_tile(self, node: ast.Call, word: Word, values: list[Value], attrs: Attrs) -> Value:
@@ -158,6 +161,13 @@ class Epilogue(TileBody):
                 f"{word.name} reduces a tile, and {shown(node.args[0])} is {over(x)}; multiply it with a tile first",
             )
         axis = self._reduced_axis(node, x, attrs["dim"])
+        if axis == 0 and word.name not in _ALONG_ROWS:
+            raise rules.ReduceDim(
+                node.args[1],
+                f'{word.name} works along columns, here "{x.cols}", and not along the rows "{x.rows}"; along rows '
+                f"there are {', '.join(_ALONG_ROWS[:-1])} and {_ALONG_ROWS[-1]}",
+                (node.args[1], f'"{x.cols}"'),
+            )
         kept, reduced = (x.rows, x.cols) if axis == 1 else (x.cols, x.rows)
         attrs = {**attrs, "axis": axis}
         count = 2 if word.results == 2 or len(values) == 2 else 1
@@ -255,8 +265,21 @@ def read_kernel(
     if body.tile is None:
         return None, outputs
     tile = body.tile
+    if tile.gemm is None:
+        _check_pointwise(unit, hints, report)
     kernel = Kernel(unit.name, unit.params, tile.rows, tile.cols, tile.gemm, outputs or {}, hints, unit.node.lineno)
     return kernel, outputs
+
+
+def _check_pointwise(unit: UnitText, hints: Mapping[str, object], report: Report) -> None:
+    """Reports hints that are of a gemm's sum, where there is none."""
+    for word in unit.hints:
+        name = str(word.arg)
+        given = hints.get(name, "auto")
+        if name == "mainloop" and given not in ("auto", "portable") or name == "split_k" and given not in ("auto", 1):
+            said = f"{name}={given!r} says how a gemm is summed, and {unit.name!r} has no gemm; leave it out"
+            plain = 'mainloop="auto"' if name == "mainloop" else "split_k=1"
+            report.add(rules.ScheduleHint(word, said, (word, plain)))
 
 
 def _returned(node: ast.FunctionDef) -> list[ast.expr]:

@@ -108,8 +108,8 @@ class Geometry:
 
 def geometry(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], schedule: Schedule) -> Geometry:
     """The walk of one kernel's tile; raises LoweringError where a tile cannot hold whole groups."""
-    for value, message in misfits(kernel, live, sizes, schedule.block_n):
-        raise LoweringError(f"{value.line}:{value.column}: {message}")
+    for misfit in misfits(kernel, live, sizes, schedule.block_n):
+        raise LoweringError(str(misfit))
     padded = padding(kernel, live, sizes)
     half = padded.taken(halved_group(kernel, live, sizes))
     least = max([16, *(padded.taken(n) for n, v in spans(kernel, live, sizes) if not half or v.word not in HALVES)])

@@ -14,7 +14,7 @@ from fractions import Fraction
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.program import Call, Kernel, Program, Value, walk
-from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.schedule import ALLOWED, Schedule
 
 _NARROW = 16  # groups of fewer columns are not worth slices of their own
 _PAIRS = ("even", "odd", "interleave")
@@ -124,47 +124,68 @@ def halved_group(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, 
     return group if widths <= {Fraction(1), Fraction(1, 2), Fraction(1, group)} else 0
 
 
-def misfits(
-    kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], block_n: int
-) -> Iterator[tuple[Value, str]]:
-    """Why a tile of block_n places cannot hold the columns of a kernel's values: each reason with the value where it
-    shows, as it is written. sizes: of the kernel's local symbols."""
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a tile cannot hold the columns of a value, and what one can. value: where it shows, as it is written."""
+
+    value: Value
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.value.line}:{self.value.column}: {self.value.word}: {self.why}; {self.remedy}"
+
+
+def misfits(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, int], block_n: int) -> Iterator[Misfit]:
+    """What a tile of block_n places cannot hold of a kernel's values. sizes: of the kernel's local symbols."""
     for value in walk(live):
         if value.word in (*HALVES, *GROUPS):
-            yield from ((value, message) for message in _uneven(kernel, value, sizes))
+            yield from _uneven(kernel, value, sizes)
         elif _over(kernel, value) and not power_of_two(_ratio(kernel, value, sizes).numerator):
-            times = _ratio(kernel, value, sizes)
-            yield value, f'"{value.cols}" has {times} times the columns "{kernel.cols}" of the tile, no power of two'
+            why = f'"{value.cols}" has {_ratio(kernel, value, sizes)} times the tile\'s columns "{kernel.cols}"'
+            yield Misfit(value, why, "a tile holds a part of them, as many, or 2, 4, 8, ... times as many")
     padded, walked = padding(kernel, live, sizes), halved_group(kernel, live, sizes)
     for columns, value in spans(kernel, live, sizes):
-        places = padded.taken(columns)
+        if value.word not in (*HALVES, *GROUPS) and any(value.cols == arg.cols for arg in value.args):
+            continue  # as wide as what it is made of
+        places, odd = padded.taken(columns), padded.columns
         takes = f" takes {places} places, the next power of two, and" if places > columns else ""
         if places > block_n:
-            yield value, f"a group of {columns} columns of the product{takes} must fit the tile (block_n = {block_n})"
-        elif padded and padded.columns % columns and not power_of_two(Fraction(columns, padded.columns)):
-            yield (
+            why = f"a group of {columns} columns of the product{takes} must fit the tile (block_n = {block_n})"
+            yield Misfit(value, why, _wider(places))
+        elif padded and odd % columns and not power_of_two(Fraction(columns, odd)):
+            yield Misfit(
                 value,
-                f"groups of {columns} and of {padded.columns} columns cannot share a tile: {padded.columns} is no power"
-                " of two, so the other must divide it and be a power of two, or be 2, 4, 8, ... times as wide",
+                f"groups of {columns} and of {odd} columns cannot share a tile, since {odd} is no power of two",
+                f"beside it there may be groups of 2, 4, 8, ... columns that divide {odd}, or 2, 4, ... times as wide",
             )
         elif padded and value.word in HALVES and not walked:
-            yield (
+            yield Misfit(
                 value,
-                f"{value.word} beside groups of {padded.columns} columns, no power of two: there halves are of one size"
-                " of groups of the whole product, and stand beside no pairs and no other groups",
+                f"these halves have no place beside groups of {odd} columns, since {odd} is no power of two",
+                "there all halves are of groups of one size of the whole product, without pairs or groups of another",
             )
 
 
-def _uneven(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> Iterator[str]:
+def _wider(places: int) -> str:
+    widest = max(n for n in ALLOWED["block_n"] if isinstance(n, int))
+    if places <= widest:
+        return f"write block_n={places} or more, or leave it out"
+    return f"no tile has more than {widest}: leave partials with tile_... and finish them in a @finisher"
+
+
+def _uneven(kernel: Kernel, value: Value, sizes: Mapping[str, int]) -> Iterator[Misfit]:
     """What is wrong with the size of one word's group."""
     cols, group = grouped_columns(value), group_size(value, sizes)
     columns = cols.size(sizes)
     if columns % group:
-        yield f'groups of {group} columns do not divide the {columns} columns of "{cols}"'
+        why = f'groups of {group} columns do not divide the {columns} columns of "{cols}"'
+        yield Misfit(value, why, "use a group that does")
     elif value.word in HALVES and group % 2:
-        yield f"a group of {group} columns has no two halves"
+        yield Misfit(value, f"a group of {group} columns has no two halves", "use an even number of columns")
     elif (group / column_ratio(kernel, cols, sizes)).denominator != 1 and not power_of_two(group):
-        yield f'groups of {group} columns of "{cols}" begin inside a column of "{kernel.cols}"'
+        why = f'groups of {group} columns of "{cols}" begin inside a column of "{kernel.cols}"'
+        yield Misfit(value, why, "use an even number of columns")
 
 
 def tile_step(program: Program, call: Call, sizes: Mapping[str, int], schedule: Schedule) -> int:

@@ -145,7 +145,7 @@ class HopperSlice(SliceValues):
         """Whether values over `cols` have the layout that reducing this word's groups gives them."""
         first = self._grouped(cols)
         same = first is not None and grouped_columns(first) == grouped_columns(word)
-        return same and self.geometry.ratio(cols) != Fraction(1, 2)
+        return same and self.geometry.ratio(cols) not in (1, Fraction(1, 2))
 
     _word_group_sum = _word_group_max = _word_group_min = _group
 

@@ -51,12 +51,25 @@ class TileBody(Body):
             dim = type.dims[0]
             row = self.axis(dim) == 0
             self._check_rows(node, name, type, dim if row else None)
+            if self.axis(dim) == 1:
+                self.check_columns(node, f"{name}: {type}", dim)
             return (dim, None) if row else (None, dim)
         first, second = type.dims
         if self.axis(first) != 0 or self.axis(second) != 1 or self.tile.rows.symbols & second.symbols:
             raise self._not_over_tile(node, name, type)
         self._check_rows(node, name, type, first)
+        self.check_columns(node, f"{name}: {type}", second)
         return first, second
+
+    def check_columns(self, node: ast.AST, what: str, cols: Dim | None) -> None:
+        """Raises where a value has 3, 5, 6, ... columns for each of the tile's, which no tile holds."""
+        times = (cols / self.tile.cols if cols and self.tile else Dim()).scale.numerator
+        if cols and self.tile and (cols / self.tile.cols).is_number and times & (times - 1):
+            raise rules.NotOverTile(
+                node,
+                f'{what} has the columns "{cols}", and a tile of columns "{self.tile.cols}" holds as many, 2, 4, ... '
+                "times as many, or a part of them; make it narrower where it is stored",
+            )
 
     def _check_rows(self, node: ast.AST, name: str, type: Type, rows: Dim | None) -> None:
         assert self.tile

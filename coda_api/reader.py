@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coda_synth.coda_api.arranging import read_preparation
@@ -11,21 +11,23 @@ from coda_synth.coda_api.epilogue import read_kernel
 from coda_synth.coda_api.finishing import read_finisher
 from coda_synth.coda_api.program import Program, Signature
 from coda_synth.coda_api.report import Report
+from coda_synth.coda_api.shape_check import check_dtypes, check_shapes
 from coda_synth.coda_api.signatures import check_signature
 from coda_synth.coda_api.syntax import File, Number, UnitText, parse
 from coda_synth.coda_api.wiring import Wiring
 
 
-def read(text: str, signature: Signature | None = None) -> Program:
+def read(text: str, signature: Signature | None = None, shapes: Sequence[Mapping[str, int]] = ()) -> Program:
     """The program that a text in the candidate language describes.
 
-    With a signature, the program's parameters and outputs must equal it, and only its weights enter preparations.
+    With a signature, the program's parameters and outputs must equal it, and only its weights enter preparations. With
+    shapes, the sizes of the signature's dims each, the program must have a lowering at all of them.
     Raises ProgramError with every diagnostic of the text, in order.
     """
     report = Report(text)
     file = parse(text, report)
     units = {name: _read_unit(unit, file.constants, report) for name, unit in file.units.items()}
-    program = _read_program(text, file, units, signature, report)
+    program = _read_program(text, file, units, signature, shapes, report)
     report.raise_if_any()
     assert program is not None
     return program
@@ -40,7 +42,12 @@ def _read_unit(unit: UnitText, constants: Mapping[str, Number], report: Report) 
 
 
 def _read_program(
-    text: str, file: File, units: Mapping[str, CheckedUnit], signature: Signature | None, report: Report
+    text: str,
+    file: File,
+    units: Mapping[str, CheckedUnit],
+    signature: Signature | None,
+    shapes: Sequence[Mapping[str, int]],
+    report: Report,
 ) -> Program | None:
     if not file.programs:
         return None
@@ -52,4 +59,9 @@ def _read_program(
     if signature:
         check_signature(program, wiring.outputs, signature, report)
     sound = {name: checked.unit for name, checked in units.items() if checked.unit is not None}
-    return Program(program.name, program.params, tuple(wiring.calls), wiring.outputs, sound, file.docstring, text)
+    made = Program(program.name, program.params, tuple(wiring.calls), wiring.outputs, sound, file.docstring, text)
+    clean = report.empty
+    check_shapes(made, wiring.nodes, shapes, report, clean)
+    if signature and clean:
+        check_dtypes(made, wiring.nodes, signature, report)
+    return made

@@ -28,6 +28,10 @@ class Report:
         line = getattr(node, "lineno", 0)
         return (line, self._column(line, getattr(node, "col_offset", 0))) if line else (0, 0)
 
+    @property
+    def empty(self) -> bool:
+        return not self._found
+
     def raise_if_any(self) -> None:
         """Raises ProgramError with all findings in the order of the text."""
         if not self._found:

@@ -174,11 +174,23 @@ class PartialUse(Broken):
 
 
 class ReduceDim(Broken):
-    """A reduction names the dim of its value along which it works."""
+    """A reduction names the dim of its value along which it works; moments and logsumexp work along columns."""
 
 
 class GroupSize(Broken):
     """A group is a number of columns, or a dim of known size that is not the tile's own."""
+
+
+class TileFit(Broken):
+    """Groups divide the columns that they lie in, and lie whole in a tile, at every shape of the task."""
+
+
+class DimSize(Broken):
+    """A dim is a whole number at every shape of the task."""
+
+
+class OperandDtype(Broken):
+    """The operands of a gemm have one dtype."""
 
 
 class VectorStored(Broken):

@@ -37,6 +37,7 @@ class Wiring:
     broken: Collection[str] = ()  # functions that were left out, with errors of their own
     calls: list[Call] = field(default_factory=list)
     outputs: dict[str, Ref] = field(default_factory=dict)
+    nodes: dict[str, ast.Call] = field(default_factory=dict)  # by the name of the call
     results: dict[str, dict[str, Actual] | None] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -93,6 +94,7 @@ class Wiring:
         self.results[name] = results_of(name, checked, binding)
         if checked.unit is not None and binding is not None:
             refs = {param: actual.ref for param, (actual, _) in arguments.items()}
+            self.nodes[name] = call
             self.calls.append(Call(name, checked.unit, refs, binding, call.lineno))
 
     def _unit(self, call: ast.Call) -> CheckedUnit | None:

@@ -231,12 +231,12 @@ WORDS: tuple[Word, ...] = (
     ),
     _word(
         _PARTIALS, KERNEL, "tile", "x d", 'tile_moments(x, "N"): [R,C] -> 2 x Partial[kept, "N"]',
-        "The mean inside this tile and the sum of squared deviations from it.", 'mean, m2 = tile_moments(h, "N")',
-        results=2,
+        "The mean inside this tile and the sum of squared deviations from it; along columns only.",
+        'mean, m2 = tile_moments(h, "N")', results=2,
     ),
     _word(
         _PARTIALS, KERNEL, "tile", "x d x?", 'tile_logsumexp(z, "N"[, v]): [R,C] -> Partial[kept, "N"] (with v: two)',
-        "log(sum(exp(z))) inside this tile; with v also the softmax-weighted mean of v.",
+        "log(sum(exp(z))) inside this tile; with v also the softmax-weighted mean of v; along columns only.",
         'lse = tile_logsumexp(z, "N")',
     ),
     _word(

@@ -28,6 +28,11 @@ class TaskFacts:
         return self.signature.name
 
     @property
+    def shapes(self) -> tuple[Mapping[str, int], ...]:
+        """All that a program is judged at, the headline's first."""
+        return (*self.time_shapes.values(), *self.check_shapes)
+
+    @property
     def headline(self) -> tuple[str, Mapping[str, int]]:
         return next(iter(self.time_shapes.items()))
 

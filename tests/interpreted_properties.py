@@ -28,7 +28,10 @@ toolchain.repair_interpreter()
 
 UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]  # of an example that takes a second; shrinking takes minutes
 MANY = 500
-VECTORS = st.sampled_from(["r", "c", "s", "r * c", "0.5", 'cycle(h, "2*N")', "silu(r)", 'size("N") / 8'])
+VECTORS = st.sampled_from(
+    ["r", "c", "s", "r * c", "0.5", 'cycle(h, "2*N")', "silu(r)", 'size("N") / 8', 'cast(s * 0.7, "float8_e4m3")',
+     'cast(0.3, "float8_e5m2")']
+)  # fmt: skip
 MAPS = st.sampled_from(["tanh", "sigmoid", "gelu", "abs", "relu", "silu", "erf", "gelu_tanh", "softplus", "-"])
 SUMS = st.sampled_from("+-*")
 GROUPED = st.sampled_from(["group_sum", "group_max", "group_min"])
@@ -134,7 +137,7 @@ def rows(total: Partial["M", "W"], top: Partial["M", "W"], least: Partial["M", "
          narrow: Partial["M", "N"], chosen: Tensor["M"]):
     mu, var = total_moments(mean, m2)
     l = total_logsumexp(lse)
-    v = total_sum(2 * total - total / 4)
+    v = total_sum(2 * total - cast(4 * total, "float32") / 16) * cast(0.3, "float8_e4m3")
     return {{"sum": v, "top": total_max(top) - total_min(least), "mu": mu, "var": var, "lse": l,
             "weighted": total_sum(exp(lse - l) * weighted), "narrow": total_sum(narrow) + chosen,
             "all": sum(v) / size("W")}}

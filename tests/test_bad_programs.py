@@ -1,7 +1,7 @@
 """Programs that break one rule each, at least three a rule: bad/<Rule>/<n>.coda, whose first line says where.
 
 `# expect Rule line:column`; with ", last line 7000 times" the last line is repeated: a huge text is a small file. A
-program with the name of a task, or with ", for TASK", is read with that task's signature.
+program with the name of a task, or with ", for TASK", is read with that task's signature and shapes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def test_a_bad_program_breaks_its_rule_at_its_place(file: Path) -> None:
     own = re.search(r"@program\ndef (\w+)\(", text)
     name = expected[5] or (own[1] if own else "")
     with pytest.raises(ProgramError) as caught:
-        read(text, signature(task(name)) if name in task_names() else None)
+        if name in task_names():
+            read(text, signature(task(name)), (*task(name).time_shapes.values(), *task(name).check_shapes))
+        else:
+            read(text)
     found = [(d.rule, d.line, d.column) for d in caught.value.diagnostics]
     assert found == [(expected[1], int(expected[2]), int(expected[3]))]
 

@@ -86,9 +86,12 @@ SIGNATURE = Signature(
 )
 
 
+SHAPES = ({"T": 96, "K": 64, "D": 512, "F": 768}, {"T": 5, "K": 8, "D": 1024, "F": 96})
+
+
 def errors(text: str, signature: Signature | None = SIGNATURE) -> tuple[Diagnostic, ...]:
     with pytest.raises(ProgramError) as caught:
-        read(text, signature)
+        read(text, signature, SHAPES if signature else ())
     return caught.value.diagnostics
 
 
@@ -194,6 +197,7 @@ CASES = [
     ("PartialUse", '"hg": h * gamma', '"hg": §h * tile_sum(h * h, "N")'),
     ("ReduceDim", 'tile_sum(h * h, "N")', 'tile_sum(h * h, §"K")'),
     ("ReduceDim", '{"act": g * sigmoid(g) * u}', '{"act": g * u, "s": tile_sum(z, §"N")}'),
+    ("ReduceDim", '"ssq": tile_sum(h * h, "N")', '"ssq": tile_sum(h * h, "N"), "low": tile_logsumexp(h, §"M")'),
     ("ReduceDim", 'tile_sum(h * h, "N")', '§tile_sum(gamma, "N")'),
     ("GroupSize", "g, u = even(z), odd(z)", 'g, u = §low(z, "N"), odd(z)'),
     ("GroupSize", "g, u = even(z), odd(z)", "g, u = §low(z, 127), odd(z)"),
@@ -457,6 +461,19 @@ def p(x: Tensor["T", "D"], w: Tensor["F", "D"], out: Tensor["T", "F"]):
 ]
 
 
+# What is wrong at a shape of the task, or with what is stored; several places are changed.
+NARROW = '"hg": h * gamma', '"hg": cast(h * gamma, "float8_e4m3")'
+AT_SHAPES = [
+    ("TileFit", [('"hg": h * gamma', '"hg": h * join(§low(h, 48), high(h, 48), 48)')]),
+    ("TileFit", [('"hg": h * gamma', '"hg": h * spread(§group_sum(h, 512), 512)'), ("256", "64")]),
+    ("TileFit", [("block_n=256", "block_n=64"), ("u = even(z), odd(z)", "u = §low(z, 96), high(z, 96)")]),
+    ("DimSize", [('"hg": h * gamma', '"hg": h * §size("N/3")')]),
+    ("DimSize", [('"hg": h * gamma', '"hg": h * spread(§group_sum(h, 5), 5)')]),
+    ("DimSize", [('{"w": interleave(w_gate, w_up, "F")}', '{"w": §join(w_gate, w_up, 100, "F")}')]),
+    ("OperandDtype", [NARROW, ("b = up_proj", "b = §up_proj")]),
+]
+
+
 def found(text: str, signature: Signature | None) -> list[tuple[str, int, int]]:
     return [(d.rule, d.line, d.column) for d in errors(text, signature)]
 
@@ -479,11 +496,40 @@ def test_broken_rule_in_a_text_of_its_own(rule: str, text: str) -> None:
     assert found(text, None) == [(rule, line, column)]
 
 
+@pytest.mark.parametrize(("rule", "changes"), AT_SHAPES, ids=[f"{i}-{c[0]}" for i, c in enumerate(AT_SHAPES)])
+def test_broken_rule_at_a_shape(rule: str, changes: list[tuple[str, str]]) -> None:
+    whole = BASE
+    for old, new in changes:
+        whole = whole.replace(old, new)
+    text, line, column = marked(whole)
+    assert found(text, SIGNATURE) == [(rule, line, column)]
+
+
+def test_all_that_does_not_fit_is_told_at_once_with_the_sizes_that_trigger_it() -> None:
+    """Each cause once, in the order of the text, beside an error of another kind; without shapes only the latter."""
+    more = '"hg": h * spread(group_max(h, 48), 48), "more": join(low(h, 512), high(h, 512), 512)'
+    text = changed('"hg": h * gamma', more)
+    text = text.replace("sigmoid(g)", "sigmod(g)")
+    first, second, third = errors(text)
+    assert (first.rule, second.rule, third.rule) == ("DimSize", "TileFit", "UnknownWord")
+    assert first.message == (
+        'group_max: "N/48" is 32/3, no whole number, in the call a with D = 512 (likewise D = 1024); '
+        "take a part that is whole at every shape of the task"
+    )
+    assert second.message == (
+        "low: a group of 512 columns of the product must fit the tile (block_n = 256), in the call a with D = 512 "
+        "(likewise D = 1024); no tile has more than 256: leave partials with tile_... and finish them in a @finisher"
+    )
+    with pytest.raises(ProgramError) as caught:
+        read(text, SIGNATURE)
+    assert [d.rule for d in caught.value.diagnostics] == ["UnknownWord"]
+
+
 def test_every_rule_has_a_case() -> None:
     classes = {name for name, c in inspect.getmembers(rules, inspect.isclass) if issubclass(c, rules.Broken)} - {
         "Broken"
     }
-    assert classes == {case[0] for case in CASES} | {case[0] for case in WHOLE}
+    assert classes == {case[0] for case in CASES} | {case[0] for case in [*WHOLE, *AT_SHAPES]}
 
 
 # What a sound text becomes.

@@ -79,13 +79,13 @@ def test_a_kernel_that_cannot_have_pieces_says_so() -> None:
     with pytest.raises(ScheduleError, match="split_k = 3 is not possible; it must be one of 1, 2, 4"):
         Schedule(split_k=3)
     text = 'x: Tensor["M", "N"]'
-    program = f'@kernel(split_k=2)\ndef f({text}):\n    return {{"y": 2 * x}}\n'
+    program = f'@kernel\ndef f({text}):\n    return {{"y": 2 * x}}\n'
     program += f'@program\ndef p({text}):\n    a = f(x)\n    return {{"y": a.y}}\n'
     from tests.language import signature_of
 
     read_back = read(program)
     with pytest.raises(LoweringError, match="split_k = 2 is for a kernel with a gemm"):
-        lower(read_back, signature_of(read_back), {"M": 8, "N": 8})
+        lower(read_back, signature_of(read_back), {"M": 8, "N": 8}, schedules={"a": Schedule(split_k=2)})
 
 
 # -- what is chosen
