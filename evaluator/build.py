@@ -20,7 +20,7 @@ from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.generated import Generated, Resources
 from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import LoweringError, lower
-from coda_synth.coda_api.program import Call, Kernel, Program, Signature
+from coda_synth.coda_api.program import Call, Kernel, Program
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule, ScheduleError
 from coda_synth.evaluator.channel import Answerable, Message, serve
@@ -93,13 +93,14 @@ def _kernel_calls(program: Program) -> list[Call]:
 
 
 @functools.lru_cache(maxsize=4)
-def _program(source: str, signature_text: str) -> Program:
-    return read(source, from_data(Signature, json.loads(signature_text)))
+def _program(source: str, facts_text: str) -> Program:
+    facts = from_data(TaskFacts, json.loads(facts_text))
+    return read(source, facts.signature, facts.shapes)
 
 
 def _asked(data: Mapping[str, Any]) -> tuple[Program, TaskFacts, dict[str, Schedule]]:
     facts = from_data(TaskFacts, data["facts"])
-    program = _program(data["source"], json.dumps(data["facts"]["signature"], sort_keys=True))
+    program = _program(data["source"], json.dumps(data["facts"]))
     return program, facts, from_data(dict[str, Schedule], data["schedules"])
 
 
