@@ -38,7 +38,7 @@ class Work:
 
 def mainloop(schedule: Schedule, device: Device) -> str:
     """What runs: "auto" is Hopper's shared tile where the device has one. A kernel without a Hopper text runs portable
-    all the same, which the model does not know."""
+    all the same: who has lowered it says so by its schedule."""
     if device.target != "sm_90" or schedule.split_k > 1:
         return "portable"
     return "hopper" if schedule.mainloop == "auto" else schedule.mainloop

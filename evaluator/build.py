@@ -162,7 +162,7 @@ def _price(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """The bound and the cost of each launch at one shape on one device."""
     program, facts, _ = _asked(data)
     on, sizes = device(data["device"]), data["sizes"]
-    priced = cost.program_cost(program, facts.signature, sizes, _lowered(data).schedules, on)
+    priced = cost.program_cost(program, facts.signature, sizes, _run_as(_lowered(data)), on)
     bound = cost.bound_s(facts.signature, facts.gemms, sizes, on)
     return Message({"bound_ms": bound * 1e3, "launches": to_data(priced.launches)})
 
@@ -182,9 +182,15 @@ def model(
     return found
 
 
-def _modelled(data: Mapping[str, Any], schedules: Schedules, resources: Sequence[Resources]) -> dict[str, object]:
+def _run_as(generated: Generated) -> dict[str, Schedule]:
+    """The schedules with the mainloops that came of them: without a Hopper text a kernel runs the portable one."""
+    ran = {call: effective.mainloop for call, effective in generated.effective.items()}
+    return {call: replace(s, mainloop=ran.get(call, s.mainloop)) for call, s in generated.schedules.items()}
+
+
+def _modelled(data: Mapping[str, Any], generated: Generated, resources: Sequence[Resources]) -> dict[str, object]:
     """The times of what was built: what it spills costs something."""
-    (program, facts, _), on = _asked(data), device(data["device"])
+    (program, facts, _), on, schedules = _asked(data), device(data["device"]), _run_as(generated)
     spills = {call: max(r.spill_bytes for r in resources if r.call == call) for call in {r.call for r in resources}}
     headline, sizes = facts.headline
     launches = cost.program_cost(program, facts.signature, sizes, schedules, on, spills).launches
@@ -212,7 +218,7 @@ def _build(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     built = zip(generated.launches, resources, strict=True)
     told = [w for launch, r in built for w in warnings(r, launch.multiplies, generated.effective.get(launch.call))]
     told += generated.notes
-    modelled = _modelled(data, generated.schedules, resources)
+    modelled = _modelled(data, generated, resources)
     return Message(to_data({"resources": resources, "warnings": told, **modelled}))
 
 

@@ -120,6 +120,14 @@ def test_a_schedule_over_the_shared_memory_is_told_what_fits(judge):
     assert fits.verdict is Verdict.PASSED
 
 
+def test_a_kernel_without_a_hopper_text_is_modelled_as_the_portable_one_that_runs(judge):
+    shallow = Schedule(block_n=128, stages=1)
+    auto = judged(judge, "linear_swiglu", schedules={"a": shallow})
+    named = judged(judge, "linear_swiglu", schedules={"a": replace(shallow, mainloop="portable")})
+    assert auto.schedules["a"].mainloop == "portable" and "two stages" in auto.diagnostics[0].message
+    assert auto.modelled == named.modelled and auto.modelled[0].calls_ms["a"] == auto.modelled[0].estimate_ms
+
+
 def test_a_schedule_for_a_call_that_is_not_there(judge):
     evaluation = judged(judge, "linear_swiglu", schedules={"nope": Schedule()})
     assert evaluation.verdict is Verdict.BUILD_ERROR and "the calls are a" in evaluation.diagnostics[0].message
