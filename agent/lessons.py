@@ -6,6 +6,7 @@ overlap. Estimates teach nothing here.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -97,6 +98,7 @@ def changed(before: str, after: str) -> str:
     return _reworked(old, new)
 
 
+@functools.lru_cache(maxsize=256)  # every prompt of a run asks it of each attempt
 def reworked(before: str, after: str) -> str:
     """The same of what is more than a schedule; "" where only that changed, too."""
     try:

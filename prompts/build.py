@@ -47,7 +47,7 @@ def build_prompt(
         "system",
         language=language_reference(words, hints, needs),
         device=_listed(device),
-        lessons=_listed(lessons),
+        lessons=f"# Lessons\n\n{_listed(lessons)}\n\n" if lessons else "",
         examples=_examples(examples, task["name"]),
     )
     user = render("task", **task, shapes="\n".join(_shape(*row) for row in shapes))

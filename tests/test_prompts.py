@@ -96,6 +96,12 @@ def test_the_system_text_depends_on_the_task_by_its_examples_only() -> None:
     assert f"def {longest}(" not in other
 
 
+def test_lessons_stand_where_there_are_any() -> None:
+    programs = {name: worked_candidate(name) for name in task_names()}
+    told = build_prompt(ROWS, hint_table(), programs, TASK, SHAPES, lessons=("stages=4: 1.2x faster",))[0]
+    assert "# Lessons\n\n- stages=4: 1.2x faster\n\n# Worked programs" in told and "# Lessons" not in prompt()[0]
+
+
 def attempt_history(best: dict[str, str] | None = None, others: tuple[str, ...] = ()) -> dict[str, Any]:
     more = {"untried": ["fewer launches"], "left": "3 of 6 attempts.", "ask": "Send one program."}
     return {"last": attempt("aaa"), "best": best, "others": others, **more}
