@@ -11,7 +11,7 @@ from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, T
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.storage import torch_name
-from coda_synth.coda_api.unit_text import SizeNames, Tensors, UnitParam, UnitText, function
+from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitParam, UnitText, function
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
@@ -30,12 +30,22 @@ def emit_finisher(
 ) -> list[UnitText]:
     """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds)."""
     texts = []
+    kept: dict[int, str] = {}
     for kind in ("vectors", "sums", "folds"):
         chosen = {output: v for output, v in live.items() if _kind(finisher, v) == kind}
         if chosen:
             own = name if kind == "vectors" else f"{name}_{kind}"
-            texts.append(_FinisherEmitter(own, source, finisher, chosen, tensors, kind).emit())
+            texts.append(_FinisherEmitter(own, source, finisher, chosen, tensors, kind, kept).emit())
+        if kind == "vectors":
+            kept = {id(v): output for output, v in chosen.items() if _worth_keeping(v, tensors.outputs[output])}
     return texts
+
+
+def _worth_keeping(value: Value, stored: TensorInfo) -> bool:
+    """Whether a vector that is stored anyway is read again rather than made from its partials a second time, by the one
+    program that sums it. Only what is stored as it is."""
+    exact = stored.dtype == "float32" and value.kind == "float" and value.word != "cast"
+    return exact and any(v.form is Form.PARTIAL for v in walk([value]))
 
 
 def _kind(finisher: Finisher, value: Value) -> str:
@@ -45,11 +55,20 @@ def _kind(finisher: Finisher, value: Value) -> str:
 
 
 class _FinisherEmitter:
-    """`vectors` writes per-row values, `gathered` what is made of sums or folds over the rows after the walk."""
+    """`vectors` writes per-row values, `gathered` what is made of sums or folds over the rows after the walk. kept:
+    outputs of an earlier launch, by the id of their values."""
 
     def __init__(
-        self, name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors, kind: str
+        self,
+        name: str,
+        source: str,
+        finisher: Finisher,
+        live: Mapping[str, Value],
+        tensors: Tensors,
+        kind: str,
+        kept: Mapping[int, str],
     ) -> None:
+        self.kept = kept
         self.name, self.finisher, self.live, self.tensors, self.kind = name, finisher, live, tensors, kind
         self.names = Names((name,))
         self.param_names = {p.name: self.names.new(p.name) for p in finisher.params}
@@ -156,6 +175,10 @@ class _FinisherEmitter:
         return self.param_names[name]
 
     def _vector_leaf(self, value: Value) -> Texts | None:
+        if output := self.kept.get(id(value)):
+            text = self.output_names.setdefault(output, self.names.new(f"{output}_out"))
+            load = f"tl.load({text} + rows, mask=rows < {self.m}, other=0)"
+            return ((self.vectors.assign(f"{output}_rows", load), ATOM),)
         common = self._common(value, self.vectors)
         if common:
             return common

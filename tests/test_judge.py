@@ -128,6 +128,44 @@ def test_a_kernel_without_a_hopper_text_is_modelled_as_the_portable_one_that_run
     assert auto.modelled == named.modelled and auto.modelled[0].calls_ms["a"] == auto.modelled[0].estimate_ms
 
 
+TOGETHER = """
+@kernel
+def head(h: Tensor["M", "K"], w: Tensor["N", "K"], target: Index["M"]):
+    z = gemm(h, w)
+    return {"lse": tile_logsumexp(z, "N"), "chosen": pick(z, target)}
+
+
+@finisher
+def finish(lse: Partial["M", "N"], chosen: Tensor["M"], target: Index["M"]):
+    total = total_logsumexp(lse)
+    kept = target != -100
+    loss = where(kept, total - chosen, 0.0)
+    return {"lse": total, "loss": loss, "mean": sum(loss) / maximum(sum(where(kept, 1.0, 0.0)), 1.0)}
+
+
+@program
+def lm_head_cross_entropy(h: Tensor["T", "D"], w: Tensor["V", "D"], target: Index["T"]):
+    a = head(h, w, target)
+    t = finish(a.lse, a.chosen, target)
+    return {"loss": t.loss, "lse": t.lse, "mean": t.mean}
+"""
+APART = TOGETHER.replace("t.mean", "u.mean").replace(
+    '    return {"loss"', '    u = finish(a.lse, a.chosen, target)\n    return {"loss"'
+)
+
+
+def test_one_program_that_sums_rows_reads_what_is_stored_anyway_and_spills_nothing(judge):
+    """Also where it has to merge the partials of all rows itself, in a call of its own."""
+    shared = {}
+    for name, text in (("t", TOGETHER), ("u", APART)):
+        evaluation = judge.evaluate(Candidate("lm_head_cross_entropy", text))
+        assert evaluation.verdict is Verdict.PASSED, evaluation.diagnostics
+        (sums,) = [r for r in evaluation.resources if r.kernel.endswith("_sums")]
+        assert sums.call == name and sums.spill_bytes == 0
+        shared[name] = sums.shared_bytes
+    assert shared["t"] < 1024 < shared["u"]  # partials of many rows go through shared memory
+
+
 def test_a_schedule_for_a_call_that_is_not_there(judge):
     evaluation = judged(judge, "linear_swiglu", schedules={"nope": Schedule()})
     assert evaluation.verdict is Verdict.BUILD_ERROR and "the calls are a" in evaluation.diagnostics[0].message
