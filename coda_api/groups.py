@@ -114,7 +114,7 @@ def halved_group(kernel: Kernel, live: Mapping[str, Value], sizes: Mapping[str, 
     values = list(walk(live))
     found = {product_columns(kernel, v, sizes) for v in values if v.word in HALVES}
     grouped = {product_columns(kernel, v, sizes) for v in values if v.word in GROUPS}
-    own = {grouped_columns(v) for v in values if v.word in HALVES} == {kernel.cols}
+    own = {grouped_columns(v) for v in values if v.word in (*HALVES, *GROUPS)} == {kernel.cols}
     if len(found) != 1 or grouped - found or not own or any(v.word in _PAIRS for v in values):
         return 0
     (group,) = found

@@ -37,6 +37,11 @@ EPILOGUES = (
     'z * spread(rsqrt(group_sum(z * z, "H") / size("H") + 1.0), "H")',
     'group_sum(even(z) + v, "H")',
     'group_sum(group_sum(z, "H"), 4)',
+    "group_sum(interleave(z, t), 2)",
+    "join(low(z, 32) * spread(group_sum(high(z, 32), 16), 16), high(z, 32), 32)",
+    'join(low(low(z, "2*H"), "H"), high(high(z, "2*H"), "H"), "H") + v',
+    "interleave(even(low(z, 32)), odd(high(z, 32))) + v",
+    'z * cast(0.3, "bfloat16") + cast(s, "float16") * t',
 )
 
 
@@ -103,6 +108,33 @@ def p(t: Tensor["T", "F"]):
     a = f(t, 2)
     b = g(a.q, a.top)
     return {"y": a.y, "v": b.v, "all": b.all}
+""",
+    "heads of keys and of values in one product": """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["2*N", "K"], g: Tensor["H"], pos: Index["M"], hi: Tensor["H/2"]):
+    z = gemm(x, w)
+    k, v = low(z, "2*H"), high(z, "2*H")
+    n = k * spread(rsqrt(group_sum(k * k, "H") / size("H") + 1.0), "H") * cycle(g, "N")
+    a, b = low(n, "H"), high(n, "H")
+    c, s = rotation(pos, cycle(hi, "N/2"), cycle(hi, "N/2"))
+    return {"k": join(a * c - b * s, b * c + a * s, "H"), "v": v}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["2*F", "D"], g: Tensor["H"], pos: Index["T"], hi: Tensor["H/2"]):
+    a = f(x, w, g, pos, hi)
+    return {"k": a.k, "v": a.v}
+""",
+    "pairs of keys and values, and halves of both": """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["2*N", "K"], c: Tensor["N"], h: Size["H"]):
+    z = gemm(x, w)
+    a, b = low(z, "2*H"), high(z, "2*H")
+    return {"k": even(join(a * c - b, b * c + a, "2*H")), "v": odd(z)}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["2*F", "D"], c: Tensor["F"], g: Tensor["H"]):
+    a = f(x, w, c, size("H"))
+    return {"k": a.k, "v": a.v}
 """,
     "sums of groups over a tile": """
 @kernel
