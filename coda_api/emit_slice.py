@@ -136,7 +136,9 @@ class SliceValues:
             return ((self.sizes.text(self._dim(value)), ATOM),)
         if value.word == "index":
             return ((self.outer.assign("at", "rows[:, None]"), ATOM),)
-        if value.word == "cast" and value.rows is not None:
+        if value.word == "cast" and value.rows is None:
+            return self._rounded_number(value, self.outer)
+        if value.word == "cast":
             dtype = torch_name(str(value.attrs["dtype"]))
             return ((f"{narrow(self.outer.atom(value.args[0]), dtype)}.to(tl.float32)", ATOM),)
         if value.word != "param":
@@ -338,13 +340,17 @@ class SliceValues:
 
     def _word_cast(self, value: Value) -> Texts:
         dtype = torch_name(str(value.attrs["dtype"]))
-        if value.rows is None and value.cols is None:  # a number may be one of Python's
-            number = f"tl.cast({self.inner.plain(value.args[0])}, tl.float32)"
-            return ((f"{narrow(number, dtype)}.to(tl.float32)", ATOM),)
+        if value.rows is None and value.cols is None:
+            return self._rounded_number(value, self.inner)
         return tuple(
             (f"{narrow(self.inner.atom(value.args[0], s), dtype)}.to(tl.float32)", ATOM)
             for s in range(len(self.inner.texts(value.args[0])))
         )
+
+    def _rounded_number(self, value: Value, into: Expressions) -> Texts:
+        """As a tensor without dims: a number may be one of Python's."""
+        number = f"tl.cast({into.plain(value.args[0])}, tl.float32)"
+        return ((f"{narrow(number, torch_name(str(value.attrs['dtype'])))}.to(tl.float32)", ATOM),)
 
 
 def group_symbols(live: Mapping[str, Value]) -> frozenset[str]:

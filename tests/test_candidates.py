@@ -37,7 +37,7 @@ SLIPS = [
     ("linear_swiglu", "interleave(w_gate, w_up", "concat(w_gate, w_up"),
     ("linear_swiglu", "silu(", "gelu("),
     ("linear_residual", "gemm(y, w) + x", 'cast(gemm(y, w), "float8_e4m3") + x'),
-    ("residual_rmsnorm_swiglu", "h * gamma", 'cast(h * gamma, "float8_e4m3")'),
+    ("residual_rmsnorm_swiglu", "h * gamma", 'cast(h * gamma, "float8_e4m3") * 1'),
     ("residual_rmsnorm_swiglu", "total_sum(ssq)", "total_max(ssq)"),
     ("residual_rmsnorm_swiglu", "+ eps", "+ 2 * eps"),
     ("residual_rmsnorm_swiglu", '"x": h', '"x": h * gamma'),
