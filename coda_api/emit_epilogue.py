@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
-from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.spelling import ATOM
@@ -72,10 +71,6 @@ class Epilogue:
         self._write(f"{pointer}.store([row, {self.slice.start(cols, segment)}], {text})")
 
     def _column_partial(self, output: str, value: Value) -> None:
-        if value.word not in _REDUCE:
-            raise LoweringError(
-                f"{value.line}:{value.column}: {value.word} along the rows of a tile; reduce along its columns"
-            )
         arg = value.args[0]
         assert arg.cols is not None and arg.rows is not None
         for s in range(self.slice.geometry.segments_of(arg.cols)):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_slice import narrow
-from coda_synth.coda_api.expressions import Expressions, LoweringError, Names, Texts, author_names, uses
+from coda_synth.coda_api.expressions import Expressions, Names, Texts, author_names, uses
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.storage import torch_name
@@ -221,10 +221,8 @@ class _FinisherEmitter:
 
     def _first_partial(self, value: Value) -> str:
         kinds = {p.name: p.type.kind for p in self.finisher.params}
-        for v in walk([value]):
-            if v.word == "param" and kinds[str(v.attrs["name"])] is TypeKind.PARTIAL:
-                return str(v.attrs["name"])
-        raise LoweringError(f"{value.line}:{value.column}: {value.word} needs a partial")
+        names = (str(v.attrs["name"]) for v in walk([value]) if v.word == "param")
+        return next(name for name in names if kinds[name] is TypeKind.PARTIAL)
 
     def _reader(self, *roots: Value) -> Expressions:
         """Expressions over [TILES, rows] blocks; what is no partial is computed before the loop."""

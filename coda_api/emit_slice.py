@@ -10,7 +10,7 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import Expressions, Names, Text, Texts, author_names, uses
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.groups import group_size
-from coda_synth.coda_api.program import Form, Kernel, TypeKind, Value, walk
+from coda_synth.coda_api.program import Form, Kernel, Kind, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 from coda_synth.coda_api.storage import accumulated_into, torch_name
 from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, triton_dtype
@@ -281,8 +281,15 @@ class SliceValues:
         return self._pairs(value, 1)
 
     def _word_interleave(self, value: Value) -> Texts:
-        a, b = (self.inner.plain(arg) for arg in value.args)
+        a, b = self._of_one_dtype(value)
         return ((f"interleave({a}, {b})", ATOM),)
+
+    def _of_one_dtype(self, value: Value) -> list[str]:
+        """The two parts of a value: positions are narrower integers than those that are loaded."""
+        texts = [self.inner.plain(arg) for arg in value.args]
+        if all(arg.kind is Kind.FLOAT for arg in value.args) or value.kind is Kind.BOOL:
+            return texts
+        return [f"tl.cast({text}, tl.{'float32' if value.kind is Kind.FLOAT else 'int64'})" for text in texts]
 
     def _halves(self, value: Value, which: int) -> Texts:
         """A segment in a walk by halves; else split off, out of whole groups."""
@@ -300,7 +307,7 @@ class SliceValues:
     def _word_join(self, value: Value) -> Texts:
         if self.geometry.half_group:
             return tuple(self.inner.texts(arg)[0] for arg in value.args[:2])
-        a, b = (self.inner.plain(arg) for arg in value.args)
+        a, b = self._of_one_dtype(value)
         return ((f"joined({a}, {b}, {self._group_text(value)})", ATOM),)
 
     def _group(self, value: Value) -> Texts:

@@ -42,6 +42,8 @@ EPILOGUES = (
     'join(low(low(z, "2*H"), "H"), high(high(z, "2*H"), "H"), "H") + v',
     "interleave(even(low(z, 32)), odd(high(z, 32))) + v",
     'z * cast(0.3, "bfloat16") + cast(s, "float16") * t',
+    'z * interleave(cycle(h, "N/2"), odd(z))',
+    'z * interleave(even(index("N")), odd(t))',
     'z * where(i > cast(3, "float32"), cast(s, "float8_e4m3"), r)',
 )
 
