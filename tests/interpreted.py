@@ -19,6 +19,7 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
 from coda_synth.evaluator.execution import bind, run_checked
+from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
@@ -54,4 +55,5 @@ def results(name: str) -> dict[str, list[str | float]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     toolchain.repair_interpreter()
+    quicken()
     print(json.dumps({name: results(name) for name in sys.argv[1:]}))

@@ -18,6 +18,7 @@ from coda_synth.coda_api.program import Kernel, Program
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator.quick_interpreter import quicken
 from hypothesis import HealthCheck, Phase, example, find, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,6 +26,7 @@ from torch import Tensor
 from tests.language import randn, signature_of
 
 toolchain.repair_interpreter()
+quicken()
 
 UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]  # of an example that takes a second; shrinking takes minutes
 MANY = 500

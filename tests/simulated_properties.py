@@ -16,7 +16,6 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator import hopper_simulator
-from coda_synth.evaluator.quick_interpreter import quicken
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -24,7 +23,6 @@ from torch import Tensor
 from tests.interpreted_properties import MANY, MIXED, UNHURRIED, UNSHRUNK, drawn_inputs, programs
 from tests.language import signature_of
 
-quicken()
 shared = st.builds(
     Schedule,
     block_m=st.just(64), block_n=st.sampled_from([32, 64]), block_k=st.sampled_from([16, 32]), warps=st.just(4),
