@@ -61,11 +61,13 @@ def hinted(
     defaults: Iterable[Schedule], hints: Mapping[str, object], shared_bytes: int = H200_SHARED
 ) -> tuple[Schedule, ...]:
     """The defaults with an author's hints in place: a hint changes nothing else. Those are left out that have another
-    mainloop than it names, or a smaller tile. The last one, the wide tile or that of turns, takes any hint; raises
-    ScheduleError.
+    mainloop than it names, or a smaller tile. The last one takes any hint: the wide tile, or for turns the deepest
+    pipeline that has room. Raises ScheduleError.
     """
-    turns = hints.get("mainloop") == "pingpong" and "block_n" not in hints
-    last = (_TURNS[-1] if turns else wide(shared_bytes)).with_hints(hints)
+    if hints.get("mainloop") == "pingpong":
+        last = _TURNS[-1].with_hints(hints)
+        return (last,) if "stages" in hints else tuple(replace(last, stages=n) for n in (5, 4, 3, 2))
+    last = wide(shared_bytes).with_hints(hints)
     found = []
     for one in defaults:
         larger = any(name in hints and getattr(last, name) > getattr(one, name) for name in ("block_m", "block_n"))

@@ -105,6 +105,7 @@ def test_what_is_accumulated_is_read_and_written_where_it_lies() -> None:
         ("block_n=256", ("auto", 128, 256, 3)),
         ('mainloop="hopper"', ("hopper", 128, 256, 3)),
         ("stages=4, mainloop='pingpong'", ("pingpong", 128, 128, 4)),
+        ('block_m=64, block_n=256, mainloop="pingpong"', ("pingpong", 64, 256, 5)),
     ],
 )
 def test_a_hint_changes_nothing_but_what_it_says(hints: str, expected: tuple[str, int, int, int]) -> None:
