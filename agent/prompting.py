@@ -25,7 +25,7 @@ from coda_synth.runs.record import Attempt
 
 if TYPE_CHECKING:
     from coda_synth.coda_api.program import Signature
-    from coda_synth.tasks.spec import TaskSpec
+    from coda_synth.tasks.spec import Sizes, TaskSpec
 
 _REPAIR = "Send one program that repairs these."
 _IMPROVE = (
@@ -149,6 +149,11 @@ def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float, float, s
     return rows
 
 
+def _sizes(task: TaskSpec) -> list[Sizes]:
+    """Of every shape that a program is judged at, those that are timed first."""
+    return [*task.time_shapes.values(), *task.check_shapes]
+
+
 def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told: Told) -> Mapping[str, object]:
     """The candidate to work on, the best, a line for each of the others, and what is left to do it with.
 
@@ -162,7 +167,7 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told:
         "last": _shown(focus, _remark(choice, focus, history), None if short else choice.best),
         "best": _shown(choice.best) if choice.best is not None and not short else None,
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
-        "untried": [] if short else untried(typed, history, device(told.target)),
+        "untried": [] if short else untried(typed, history, device(told.target), _sizes(task)),
         "left": f"{remaining(told.budget, history)}.{_FOR_NOTHING if told_for_nothing(history) else ''}",
         "ask": f"{choice.hint} {_IMPROVE if choice.best else _REPAIR}".strip(),
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from coda_synth.agent.planner_tune import read_hints
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.errors import ProgramError
 from coda_synth.coda_api.program import Kernel, Preparation, Program, Signature, TypeKind, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.schedule_space import shapes
+from coda_synth.coda_api.shape_check import Sizes, tile_holds
+from coda_synth.evaluator.evaluation import Evaluation, Verdict
 from coda_synth.runs.ranking import best
 from coda_synth.runs.record import Attempt
 from coda_synth.runs.report import headline
@@ -18,14 +21,19 @@ from coda_synth.runs.report import headline
 _MERGING = ("interleave", "concat", "join")
 _FOLDING = ("mul", "div", "add", "sub", "matvec")
 _HOPPER = ("hopper", "pingpong")
+_OF_SCHEDULES = {"TileFit", "ScheduleHint"}  # rules that a tile breaks, and not what is computed
+_MUCH = 0.25  # of the time
+_Shape = tuple[str, int, int]  # mainloop, block_m, block_n
 
 
-def untried(signature: Signature, history: Sequence[Attempt], on: Device) -> list[str]:
-    """One line for each; empty where no program could be read. on: the device that is written for."""
+def untried(signature: Signature, history: Sequence[Attempt], on: Device, sizes: Sequence[Sizes]) -> list[str]:
+    """One line for each; empty where no program could be read. on: the device that is written for; sizes: all shapes
+    that a program is judged at."""
     programs = [p for a in history if a.candidate and a.evaluation and (p := _read(a.candidate.source, signature))]
     if not programs:
         return []
-    return [line for line in (*(look(signature, programs) for look in _LOOKS), _shapes(history, on)) if line]
+    moves = (look(signature, programs) for look in _LOOKS)
+    return [*filter(None, moves), *_shapes(history, signature, on, sizes)]
 
 
 @functools.lru_cache(maxsize=256)  # every step of a run reads all of its programs
@@ -55,35 +63,16 @@ def _folded(signature: Signature, programs: Sequence[Program]) -> str:
     return f"folding a vector of weights ({', '.join(folding)}) into a matrix in a @prepare"
 
 
-def _fewer(signature: Signature, programs: Sequence[Program]) -> str:
-    """A product is a launch, and so is what finishes its partials; a pass without a product may be spared."""
-    least = min(programs, key=_launches)
-    passes = [c.name for c in least.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm is None]
-    return f"fewer than {_launches(least)} launches: {', '.join(passes)} without a gemm" if passes else ""
-
-
-def _launches(program: Program) -> int:
-    return sum(not isinstance(c.unit, Preparation) for c in program.live_calls())
-
-
 def _partials(signature: Signature, programs: Sequence[Program]) -> str:
     """Applies where there is a second kernel to use what the first one left."""
     several = any(len(_kernels(p)) > 1 for p in programs)
     return "" if not several or any(_has_partials(p) for p in programs) else "statistics as partials and a finisher"
 
 
-def _stored(signature: Signature, programs: Sequence[Program]) -> str:
-    outputs = sum(len(o.dims) == 2 for o in signature.outputs)
-    least = min(_tiles_stored(p) for p in programs)
-    return f"fewer than {least} stored matrices" if least > max(outputs, 1) else ""
-
-
 _LOOKS: tuple[Callable[[Signature, Sequence[Program]], str], ...] = (
     _merged,
     _folded,
-    _fewer,
     _partials,
-    _stored,
 )
 
 
@@ -100,27 +89,47 @@ def _has_partials(program: Program) -> bool:
     return any(p.type.kind is TypeKind.PARTIAL for u in program.units.values() for p in u.params)
 
 
-def _tiles_stored(program: Program) -> int:
-    calls = [c for c in program.live_calls() if isinstance(c.unit, Kernel)]
-    values = [c.unit.outputs[name] for c in calls for name in program.live_outputs(c)]
-    return sum(v.rows is not None and v.cols is not None and v.form == "tile" for v in values)
-
-
-def _shapes(history: Sequence[Attempt], on: Device) -> str:
-    """Mainloops and tiles that the best program's longest kernel call has not run under, if it runs one of Hopper's."""
+def _shapes(history: Sequence[Attempt], signature: Signature, on: Device, sizes: Sequence[Sizes]) -> Iterator[str]:
+    """A line for each call that takes much of the best program's time and runs one of Hopper's mainloops: mainloops and
+    tiles that it was not written for yet, those left out that the language would refuse for it."""
     leader = best(history)
-    found = leader.evaluation if leader else None
-    figure = headline(found) if found else None
-    if found is None or figure is None or not found.schedules:
-        return ""
-    call = max(found.schedules, key=lambda name: figure.calls_ms.get(name, 0.0))
-    if found.schedules[call].mainloop not in _HOPPER:
-        return ""
-    tried = {_shape(s) for a in history if a.evaluation and (s := a.evaluation.schedules.get(call))}
-    possible = dict.fromkeys(_shape(s) for s in shapes(on) if s.mainloop in _HOPPER)
-    left = [f"{kind} {m} x {n}" for kind, m, n in possible if (kind, m, n) not in tried]
-    return f"in the call {call}: mainloop with tile (block_m x block_n) {', '.join(left)}" if left else ""
+    program = _read(leader.candidate.source, signature) if leader and leader.candidate else None
+    if leader is None or leader.evaluation is None or program is None:
+        return
+    for call in program.live_calls():
+        schedule = leader.evaluation.schedules.get(call.name)
+        if schedule is None or schedule.mainloop not in _HOPPER or not _long(call.name, leader.evaluation):
+            continue
+        possible = dict.fromkeys(_shape(s) for s in shapes(on) if s.mainloop in _HOPPER)
+        tried = {_shape(s) for a in history if a.evaluation and (s := a.evaluation.schedules.get(call.name))}
+        tried |= {shape for shape in possible if any(_refused(a, call.unit.name, shape) for a in history)}
+        wide = {n for n in {n for _, _, n in possible} if tile_holds(program, call, sizes, n)}
+        left = [f"{kind} {m} x {n}" for kind, m, n in possible if n in wide and (kind, m, n) not in tried]
+        if left:
+            yield f"in the call {call.name}: mainloop with tile (block_m x block_n) {', '.join(left)}"
 
 
-def _shape(schedule: Schedule) -> tuple[str, int, int]:
+def _long(call: str, found: Evaluation) -> bool:
+    """Whether a call takes so much of the time that its tile matters; of an unknown time it may."""
+    figure = headline(found)
+    times = figure.calls_ms if figure else {}
+    return not times or times.get(call, 0.0) > _MUCH * sum(times.values())
+
+
+def _refused(attempt: Attempt, kernel: str, shape: _Shape) -> bool:
+    """Whether a program was refused that asked for this shape in the kernel, for its schedule."""
+    found = attempt.evaluation
+    if found is None or attempt.candidate is None or found.schedules:
+        return False
+    rules = {d.rule for d in found.diagnostics if d.severity == "error"}
+    hints = read_hints(attempt.candidate.source).get(kernel, {})
+    if not ({"block_m", "block_n"} & hints.keys() and (rules & _OF_SCHEDULES or found.verdict is Verdict.BUILD_ERROR)):
+        return False
+    kind = hints.get("mainloop", "auto")
+    plain = Schedule(block_n=128) if kind == "pingpong" else Schedule()
+    asked = [hints.get(name, getattr(plain, name)) for name in ("block_m", "block_n")]
+    return asked == [*shape[1:]] and kind in ("auto", shape[0])
+
+
+def _shape(schedule: Schedule) -> _Shape:
     return schedule.mainloop, schedule.block_m, schedule.block_n

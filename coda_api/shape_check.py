@@ -75,7 +75,14 @@ def check_dtypes(program: Program, nodes: Mapping[str, ast.Call], signature: Sig
             report.add(rules.OperandDtype(nodes[call.name], said))
 
 
-def _findings(call: Call, live: Mapping[str, Value], sizes: Sizes) -> Iterator[_Finding]:
+def tile_holds(program: Program, call: Call, shapes: Sequence[Sizes], block_n: int) -> bool:
+    """Whether a tile of so many columns holds all values of a call of a kernel, at each of the task's shapes."""
+    live = {name: call.unit.outputs[name] for name in program.live_outputs(call)}
+    return not any(finding for sizes in shapes for finding in _findings(call, live, sizes, block_n))
+
+
+def _findings(call: Call, live: Mapping[str, Value], sizes: Sizes, block_n: int = 0) -> Iterator[_Finding]:
+    """block_n: of the tile, 0 for the one that the kernel asks for, or else the widest."""
     if any(dim.all_symbols - sizes.keys() for dim in call.binding.values()):
         return  # a dim that the task does not have; that is said elsewhere
     for dim in call.binding.values():
@@ -88,9 +95,9 @@ def _findings(call: Call, live: Mapping[str, Value], sizes: Sizes) -> Iterator[_
     if isinstance(call.unit, Kernel):
         values = {id(finding.value) for finding in broken}
         whole = {name: value for name, value in live.items() if values.isdisjoint(id(v) for v in walk([value]))}
-        block_n = call.unit.hints.get("block_n", _WIDEST)
-        assert isinstance(block_n, int)
-        for misfit in misfits(call.unit, whole, local, block_n):
+        columns = block_n or call.unit.hints.get("block_n", _WIDEST)
+        assert isinstance(columns, int)
+        for misfit in misfits(call.unit, whole, local, columns):
             yield _Finding(rules.TileFit, misfit.value, misfit.why, misfit.remedy)
 
 

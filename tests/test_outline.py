@@ -12,6 +12,7 @@ from coda_synth.coda_api.canonical import kernel_forms
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
+from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Modelled, Verdict
@@ -87,7 +88,8 @@ def test_an_older_record_without_schedules_has_its_line_too() -> None:
 
 def told(task: str, source: str, *attempts: Attempt) -> list[str]:
     typed = signature(find(task))
-    return untried(typed, attempts or (judged(task, source),), device("H200"))
+    shapes = [*find(task).time_shapes.values(), *find(task).check_shapes]
+    return untried(typed, attempts or (judged(task, source),), device("H200"), shapes)
 
 
 def judged(task: str, source: str) -> Attempt:
@@ -100,7 +102,7 @@ def test_what_is_possible_alone_is_called_untried() -> None:
     assert told("rmsnorm_backward", worked_candidate("rmsnorm_backward")) == []  # gamma's own gradient is asked for
     assert told("lm_head_cross_entropy", worked_candidate("lm_head_cross_entropy")) == []  # a partial needs a finisher
     passes = " ".join(told("rmsnorm_linear", worked_candidate("rmsnorm_linear")))
-    assert "folding a vector of weights (gamma)" in passes and "fewer than 4 launches: s, n without a gemm" in passes
+    assert "folding a vector of weights (gamma)" in passes and "launches" not in passes  # passes are due there
     assert "folding" not in " ".join(told("linear_bias", worked_candidate("linear_bias")))  # nothing runs along b
 
 
@@ -111,6 +113,34 @@ def test_tiles_are_counted_by_call_with_those_that_were_chosen() -> None:
     assert "pingpong 128 x 256" not in said
     second = attempt(2, GOOD + "#\n", 1.1, block_n=256)
     assert "hopper 128 x 256" not in " ".join(told(NAME, GOOD, first, second))
+
+
+def test_tiles_that_are_refused_are_not_offered() -> None:
+    first = attempt(1, GOOD, 1.2)
+    text = GOOD.replace("@kernel", '@kernel(mainloop="pingpong", block_n=64)')
+    assert "pingpong 128 x 64" in " ".join(told(NAME, GOOD, first))
+    for rule, offered in (("TileFit", False), ("ScheduleHint", False), ("UnknownName", True)):
+        error = Evaluation(NAME, NAME, Verdict.REJECTED, "read", 1, (Diagnostic(rule, "no"),))
+        refused = Attempt(2, "evaluated", Candidate(NAME, text), error)
+        said = " ".join(told(NAME, GOOD, first, refused))
+        assert ("pingpong 128 x 64" in said) == offered and "pingpong 128 x 128" in said and "hopper 128 x 64" in said
+
+
+def test_tiles_that_hold_no_group_are_not_offered_and_every_long_call_has_a_line() -> None:
+    name = "rmsnorm_qkv_rope"
+    source = worked_candidate(name)
+    program = read(source, signature(find(name)))
+    gemms = [c.name for c in program.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm]
+    candidate = Candidate(name, source)
+    shape = Schedule(block_n=256, mainloop="hopper")
+    times = {call: 1.0 for call in gemms[:2]} | {call: 0.1 for call in gemms[2:]}
+    model = Modelled("8b", {}, "H200", 1, 1, 0.5, sum(times.values()), 0.9, 0.9, times)
+    passed = (Check("meaning", {}, "normal", 1, "reference", 0.25),)
+    found = Evaluation(candidate.id, name, Verdict.PASSED, "check", 1, checks=passed, modelled=(model,))
+    found = dataclasses.replace(found, schedules=dict.fromkeys(gemms, shape))
+    said = [s for s in told(name, source, Attempt(1, "evaluated", candidate, found)) if "mainloop" in s]
+    assert [s.partition(":")[0] for s in said] == [f"in the call {call}" for call in gemms[:2]]
+    assert "x 128" in said[0] and "x 64" not in said[0]  # heads of 128 columns
 
 
 def test_a_spill_is_told_with_what_its_own_unit_can_do() -> None:
