@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from coda_synth.agent.budget import Budget, remaining, told_for_nothing
 from coda_synth.agent.examples import examples
 from coda_synth.agent.feedback import feedback
+from coda_synth.agent.no_gain import no_gain
 from coda_synth.agent.outline import line
 from coda_synth.agent.provider import Prompt
 from coda_synth.agent.strategy import NO_CHOICE, Choice, failures_at_the_end
@@ -164,7 +165,7 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told:
     short = history[-1].outcome == "too_long"
     typed = signature(task, task.dtypes[0])
     return {
-        "last": _shown(focus, _remark(choice, focus, history), None if short else choice.best),
+        "last": _shown(focus, _remark(choice, focus, history, told.target), None if short else choice.best),
         "best": _shown(choice.best) if choice.best is not None and not short else None,
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
         "untried": [] if short else untried(typed, history, device(told.target), _sizes(task)),
@@ -197,12 +198,13 @@ def _difference(best: str, program: str, name: str) -> str:
     return said if said and 4 * len(said) < 3 * len(program) else program
 
 
-def _remark(choice: Choice, focus: Attempt, history: Sequence[Attempt]) -> str:
+def _remark(choice: Choice, focus: Attempt, history: Sequence[Attempt], target: str) -> str:
     """What the report on the program shown does not say."""
     if choice.last is not None and choice.last is not focus:
         return f"It was followed by a reply without a new program. {feedback(choice.last)}"
     if choice.focus is not None and choice.focus is not focus:
         failed = failures_at_the_end(history)
-        why = f"This was the last of {failed} failures in a row" if failed else "This brought no gain"
-        return f"{why}: leave it, and improve the best instead."
+        if failed:
+            return f"This was the last of {failed} failures in a row: leave it, and improve the best instead."
+        return no_gain(focus, choice.focus, history, device(target))
     return ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.runs.record import Attempt
 
+NOTICEABLE = 0.005  # of a modelled time; what differs by less is equal as far as the model can tell
 Key = tuple[int, float, int, int]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 from coda_synth.agent.examples import examples
 from coda_synth.agent.feedback import feedback
+from coda_synth.agent.no_gain import no_gain
 from coda_synth.agent.outline import line
 from coda_synth.agent.untried import untried
 from coda_synth.coda_api.canonical import kernel_forms
@@ -141,6 +142,36 @@ def test_tiles_that_hold_no_group_are_not_offered_and_every_long_call_has_a_line
     said = [s for s in told(name, source, Attempt(1, "evaluated", candidate, found)) if "mainloop" in s]
     assert [s.partition(":")[0] for s in said] == [f"in the call {call}" for call in gemms[:2]]
     assert "x 128" in said[0] and "x 64" not in said[0]  # heads of 128 columns
+
+
+def test_a_program_without_gain_is_told_of_the_cure_that_its_report_names() -> None:
+    best, later = attempt(1, GOOD, 1.1), attempt(2, GOOD + "#\n", 1.2, spills=96)
+    assert no_gain(attempt(2, GOOD, 1.1), best, (best,), device("H200")) == (
+        "This brought no gain: leave it, and improve the best instead."
+    )
+    assert later.evaluation
+    slow = "8b: a: 1 GB; 3 stages do not hide the latency of their loads, which leaves 80% (4 would); modelled 1 ms"
+    told = dataclasses.replace(later.evaluation, profile=(slow,))
+    assert "stages" not in no_gain(
+        dataclasses.replace(later, evaluation=told), best, (best,), device("H200")
+    )  # no room
+    told = dataclasses.replace(told, resources=(dataclasses.replace(told.resources[0], shared_bytes=190_000),))
+    after = dataclasses.replace(later, evaluation=told)
+    said = no_gain(after, best, (best, after), device("H200"))
+    assert (
+        "not tried: stages=4 in the call a; slice_n=32 in the call a, which spills" in said and "leave it" not in said
+    )
+    deeper = attempt(3, GOOD + "##\n", 1.2, stages=4)
+    assert "stages=4" not in no_gain(after, best, (best, after, deeper), device("H200"))
+
+
+def test_of_a_program_without_gain_the_faster_call_is_worth_keeping() -> None:
+    best, other = attempt(1, GOOD, 1.1), attempt(2, GOOD + "#\n", 1.2)
+    assert other.evaluation
+    model = dataclasses.replace(other.evaluation.modelled[0], calls_ms={"a": 0.9, "f": 0.3})
+    mixed = dataclasses.replace(other, evaluation=dataclasses.replace(other.evaluation, modelled=(model,)))
+    said = no_gain(mixed, best, (best, mixed), device("H200"))
+    assert "a takes 0.9 ms, not 1, which is worth keeping; f 0.3 ms, not 0.1, as the best has it" in said
 
 
 def test_a_spill_is_told_with_what_its_own_unit_can_do() -> None:
