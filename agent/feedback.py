@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule, as_hints
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Timing, Verdict
+from coda_synth.runs.ranking import NOTICEABLE
 from coda_synth.runs.record import Attempt
-from coda_synth.runs.report import time_ms
+from coda_synth.runs.report import headline, time_ms
 
 FINDINGS = 12  # more than that is one mistake many times over
 
@@ -89,21 +90,36 @@ def _check(check: Check) -> str:
 
 
 def _figures(evaluation: Evaluation) -> Iterator[str]:
-    """Each shape's time, and what of it may be won: what lies above the bare GEMMs, or the floor of the model."""
-    floors = {m.shape: m.floor_ms for m in evaluation.modelled}
+    """Each shape's time, and what of it lies above its GEMMs alone."""
     for figure in evaluation.figures:
         kind = "Measured" if isinstance(figure, Timing) else "Modelled"
         yield (
-            f"{kind} {figure.shape} on {figure.device}: {time_ms(figure):.4g} ms{_winnable(figure, floors)};"
+            f"{kind} {figure.shape} on {figure.device}: {time_ms(figure):.4g} ms{_winnable(figure, evaluation)};"
             f" bound {figure.bound_ms:.4g} ms."
         )
 
 
-def _winnable(figure: Timing | Modelled, floors: Mapping[str, float]) -> str:
-    bare = [b.median_ms for b in figure.baselines if b.name == "bare_gemm"] if isinstance(figure, Timing) else []
-    floor = bare[0] if bare else floors.get(figure.shape, 0.0)
-    if not floor:
+def _winnable(figure: Timing | Modelled, evaluation: Evaluation) -> str:
+    alone, measured = _alone(figure, evaluation)
+    if not alone:
         return ""
-    said = f"; the bare GEMMs, measured beside it, {floor:.4g} ms" if bare else f"; floor {floor:.4g} ms"
-    share = 1 - floor / time_ms(figure)
-    return said + (f", so {share:.1%} of it is left to win" if share >= 0.001 else ", so nothing is left to win")
+    said = f"; the bare GEMMs, measured beside it, {alone:.4g} ms" if measured else f"; its GEMMs alone {alone:.4g} ms"
+    share = 1 - alone / time_ms(figure)
+    if share < NOTICEABLE:
+        return f"{said}, so nothing is left to win"
+    return f"{said}, so at most {share:.1%} of the {'measured' if measured else 'modelled'} time is left to win"
+
+
+def nothing_to_win(evaluation: Evaluation) -> bool:
+    """Whether the shape that ranks takes no longer than its GEMMs alone, as far as can be told."""
+    figure = headline(evaluation)
+    alone = _alone(figure, evaluation)[0] if figure else 0.0
+    return figure is not None and alone > (1 - NOTICEABLE) * time_ms(figure)
+
+
+def _alone(figure: Timing | Modelled, evaluation: Evaluation) -> tuple[float, bool]:
+    """Milliseconds of the task's GEMMs alone, or of its least bytes, 0 if unknown; and whether that was measured."""
+    bare = [b.median_ms for b in figure.baselines if b.name == "bare_gemm"] if isinstance(figure, Timing) else []
+    if bare:
+        return bare[0], True
+    return next((m.floor_ms for m in evaluation.modelled if m.shape == figure.shape), 0.0), False

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from coda_synth.agent.budget import Budget, remaining, told_for_nothing
 from coda_synth.agent.examples import examples
-from coda_synth.agent.feedback import feedback
+from coda_synth.agent.feedback import feedback, nothing_to_win
 from coda_synth.agent.no_gain import no_gain
 from coda_synth.agent.outline import line
 from coda_synth.agent.provider import Prompt
 from coda_synth.agent.strategy import NO_CHOICE, Choice, failures_at_the_end
 from coda_synth.agent.untried import untried
-from coda_synth.coda_api.cost import bare_gemm_s, bound_s, floor_s
+from coda_synth.coda_api.cost import LAUNCH_S, bare_gemm_s, bound_s, floor_s
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
@@ -32,6 +32,10 @@ _REPAIR = "Send one program that repairs these."
 _IMPROVE = (
     "Send one program that improves on the best, or repairs the last. Where you see nothing left to win, send no"
     " program but one line, `done: ` and why: that ends the run, and costs no attempt."
+)
+_DONE = (
+    "Nothing is left to win above the GEMMs alone: the reply that is expected is one line, `done: ` and why, which ends"
+    " the run and costs no attempt. Send a program only where you know one that needs less than these GEMMs."
 )
 _FOR_NOTHING = " Hints alone were wrong, which cost none this once."
 _SOURCES: dict[object, str] = {}
@@ -99,6 +103,7 @@ def _device(target: str) -> list[str]:
         f"{part.l2_bytes >> 20} MiB of L2 cache.",
         f"A large 16-bit GEMM sustains {part.matmul_flops_per_s / 1e12:.0f} TFLOP/s, a large copy "
         f"{part.copy_bytes_per_s / 1e12:.2f} TB/s: one byte moved costs as much as {per_byte:.0f} FLOP.",
+        f"A launch costs about {LAUNCH_S * 1e6:.0f} us in the cost model, whatever it does.",
     ]
 
 
@@ -125,7 +130,14 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
         "weights": _with_role(typed, "weight") + (f". In-place inputs: {in_place}" if in_place != "none" else ""),
         "dtype": typed.dtype,
         "device": device(target).name,
+        "checked": _checked(task),
     }
+
+
+def _checked(task: TaskSpec) -> str:
+    """The sizes of every dim among the shapes that a program is checked at."""
+    taken = {name: sorted({sizes[name] for sizes in task.check_shapes}) for name in task.check_shapes[0]}
+    return "; ".join(f"{name} takes {', '.join(map(str, sizes))}" for name, sizes in taken.items())
 
 
 def _with_role(typed: Signature, role: str) -> str:
@@ -140,13 +152,13 @@ def _source(task: TaskSpec) -> str:
 
 
 def _shapes(task: TaskSpec, target: str) -> list[tuple[str, str, float, float, str]]:
-    """Label, sizes, and milliseconds of bound and floor, and what makes the floor."""
+    """Label, sizes, milliseconds of bound and floor, and what makes the floor if not the GEMMs."""
     typed, part, rows = signature(task, task.dtypes[0]), device(target), []
     for label, sizes in task.time_shapes.items():
         asked = (typed, task.gemms, sizes, part)
         bound, bare, floor = (1e3 * seconds(*asked) for seconds in (bound_s, bare_gemm_s, floor_s))
         said = ", ".join(f"{n}={s}" for n, s in sizes.items())
-        rows.append((label, said, bound, floor, "" if floor == bare else "its bytes"))
+        rows.append((label, said, bound, floor, "" if floor == bare else "least bytes"))
     return rows
 
 
@@ -170,8 +182,16 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told:
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
         "untried": [] if short else untried(typed, history, device(told.target), _sizes(task)),
         "left": f"{remaining(told.budget, history)}.{_FOR_NOTHING if told_for_nothing(history) else ''}",
-        "ask": f"{choice.hint} {_IMPROVE if choice.best else _REPAIR}".strip(),
+        "ask": _ask(choice),
     }
+
+
+def _ask(choice: Choice) -> str:
+    """What to do now."""
+    best = choice.best.evaluation if choice.best else None
+    if best is not None and nothing_to_win(best):
+        return _DONE
+    return f"{choice.hint} {_IMPROVE if best else _REPAIR}".strip()
 
 
 def _focus(choice: Choice) -> Attempt:

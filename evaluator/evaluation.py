@@ -101,7 +101,7 @@ class Modelled:
     bound_ms: float  # no kernel can be faster: the task's least traffic and flops
     estimate_ms: float  # this candidate, with its own traffic, launches, waves and tiles
     bare_gemm_ms: float
-    floor_ms: float = 0.0  # what a program can come down to: the bare GEMMs, or the least bytes, at sustained rates
+    floor_ms: float = 0.0  # the bare GEMMs, or the least bytes, at sustained rates, without passes that are due
     calls_ms: Mapping[str, float] = field(default_factory=dict)  # the estimate, by call
 
 

@@ -33,8 +33,8 @@ def build_prompt(
     hints: (name, legal values, default, meaning) of each schedule hint; needs: what a mainloop asks of a schedule.
     examples: worked programs by the name of their task; the task's own is left out.
     task: name, summary, source (its reference), header (the first line of its @program), outputs, weights, dtype (of
-    activations) and device, each a text.
-    shapes: (label, sizes, bound and floor in ms, what makes the floor if not the GEMMs).
+    activations), device and checked (the sizes that it is checked with), each a text.
+    shapes: (label, sizes, bound in ms, ms of its GEMMs alone, or of what takes longer and is named last).
     history: None before the first attempt, else
       last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the
       reply held none;
@@ -81,8 +81,8 @@ def _fenced(program: str) -> str:
     return f"```\n{program.strip()}\n```"
 
 
-def _shape(label: str, sizes: str, bound: float, floor: float, of: str) -> str:
-    return f"- {label}: {sizes}: floor {floor:.4g} ms{f' ({of})' if of else ''}, bound {bound:.4g} ms"
+def _shape(label: str, sizes: str, bound: float, alone: float, of: str) -> str:
+    return f"- {label}: {sizes}: {of or 'GEMMs alone'} {alone:.4g} ms, bound {bound:.4g} ms"
 
 
 def _feedback(history: Mapping[str, object]) -> str:

@@ -8,6 +8,8 @@ from coda_synth.agent.examples import examples
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.no_gain import no_gain
 from coda_synth.agent.outline import line
+from coda_synth.agent.prompting import prompt
+from coda_synth.agent.strategy import choose
 from coda_synth.agent.untried import untried
 from coda_synth.coda_api.canonical import kernel_forms
 from coda_synth.coda_api.devices import device
@@ -59,9 +61,18 @@ def test_a_line_names_the_call_that_changed_its_time_its_spills_and_its_cause() 
 def test_the_report_says_what_was_chosen_what_is_left_to_win_and_the_margin() -> None:
     told = feedback(attempt(1, GOOD, 1.2))
     assert "Schedule of a: block_m=128, block_n=128, block_k=64, stages=3, warps=8, group_m=8, slice_n=64, main" in told
-    assert "1.2 ms; floor 0.9 ms, so 25.0% of it is left to win; bound 0.5 ms." in told
+    assert "1.2 ms; its GEMMs alone 0.9 ms, so at most 25.0% of the modelled time is left to win; bound 0.5 ms." in told
     assert "0.25 times the allowed one" in told and "3 stages of 32,768, the rest 101,696" in told
     assert "nothing is left to win" in feedback(attempt(1, GOOD, 0.9))
+
+
+def test_done_is_expected_where_nothing_is_left_to_win() -> None:
+    for ms, expected in ((0.9, True), (0.903, True), (1.2, False)):
+        history = (attempt(1, GOOD, ms),)
+        user = prompt(find(NAME), history, choose(history)).user
+        assert ("the reply that is expected" in user) == expected != ("Send one program that improves" in user)
+    told = prompt(find(NAME))
+    assert "A launch costs about 3 us" in told.system and "K takes 1, 7, 48, 53, 64" in told.user
 
 
 def test_no_example_holds_a_kernel_of_the_task() -> None:

@@ -23,10 +23,11 @@ TASK = {
     "weights": "w_gate, w_up",
     "dtype": "bfloat16",
     "device": "H200",
+    "checked": "T takes 1, 5, 37; F takes 1, 3",
 }
 SHAPES = [
     ("llama3-8b", "T=8192, D=4096, F=14336", 1.9444, 2.442, ""),
-    ("odd", "T=7919, D=3000, F=8008", 0.771, 0.966, "its bytes"),
+    ("odd", "T=7919, D=3000, F=8008", 0.771, 0.966, "least bytes"),
 ]
 
 
@@ -45,7 +46,7 @@ def test_a_missing_an_unused_and_a_wrong_name_are_errors() -> None:
         fill("a {{b}} c", {"d": "x"})
     with pytest.raises(TemplateError, match="b is no text"):
         fill("{{b}}", {"b": 3})  # type: ignore[dict-item]
-    with pytest.raises(TemplateError, match="task: device is missing; .*name is missing"):
+    with pytest.raises(TemplateError, match="task: checked is missing; .*name is missing"):
         render("task")
     with pytest.raises(TemplateError, match="task: extra is given but not used"):
         prompt(extra="x")
@@ -110,9 +111,9 @@ def attempt_history(best: dict[str, str] | None = None, others: tuple[str, ...] 
 def test_the_task_text_gives_reference_header_and_bounds() -> None:
     user = prompt()[1]
     assert TASK["source"] in user and TASK["header"] in user
-    assert "- llama3-8b: T=8192, D=4096, F=14336: floor 2.442 ms, bound 1.944 ms" in user
-    assert "floor 0.966 ms (its bytes), bound 0.771 ms" in user
-    assert "What was tried" not in user
+    assert "- llama3-8b: T=8192, D=4096, F=14336: GEMMs alone 2.442 ms, bound 1.944 ms" in user
+    assert "least bytes 0.966 ms, bound 0.771 ms" in user
+    assert "What was tried" not in user and "(T takes 1, 5, 37; F takes 1, 3)" in user
 
 
 def test_feedback_shows_the_last_the_best_and_a_line_for_every_other() -> None:
