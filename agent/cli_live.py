@@ -171,7 +171,7 @@ def line_by_line(screen: Console, label: str, asked: Callable[[int], Path] | Non
             say(screen, f"{label}, step {event.step}: {_WRITING}{asked_where(asked(event.step))}")
         elif isinstance(event, StepEnded):
             row = attempt_row(event.attempt)
-            lead = ", the best so far" if event.leads else ""
+            lead = f", the best so far{f' ({event.slightly})' if event.slightly else ''}" if event.leads else ""
             say(screen, f"{label}, step {row.step}: {row.result}, {time_text(row.time_ms, row.measured)}{lead}")
 
     return tell

@@ -26,10 +26,11 @@ class StageReached:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """The attempt is on the disk. leads: it is the best so far."""
+    """The attempt is on the disk. leads: it is the best so far; slightly: by less than counts, in words, or ""."""
 
     attempt: Attempt
     leads: bool
+    slightly: str = ""
 
 
 Event = StepStarted | StageReached | StepEnded

@@ -27,8 +27,9 @@ from coda_synth.agent.tuner import Exhausted
 from coda_synth.evaluator.evaluation import Candidate
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.trace import Graph
-from coda_synth.runs.ranking import best
+from coda_synth.runs.ranking import best, ranked
 from coda_synth.runs.record import Attempt, Usage
+from coda_synth.runs.report import slight_lead
 from coda_synth.runs.store import RunWriter, place_after, step_name
 
 if TYPE_CHECKING:
@@ -228,7 +229,8 @@ class _Run:
         attempt = replace(attempt, seconds=round(asked + time.monotonic() - waited(self.judge) - started, 3))
         self.writer.keep(f"{step_name(place)}/{REPORT}", _report(attempt), durable=False)
         self.writer.append(attempt)
-        self.on_event(StepEnded(attempt, best(self.writer.attempts) is attempt))
+        order = ranked(self.writer.attempts)
+        self.on_event(StepEnded(attempt, order[:1] == (attempt,), slight_lead(order)))
 
     def _read(self, step: int, reply: Reply, choice: Choice) -> Candidate | Attempt:
         """A candidate to judge, or else the attempt that there is without judging."""

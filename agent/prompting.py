@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +22,9 @@ from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
 from coda_synth.evaluator.signature import signature
 from coda_synth.prompts.build import build_prompt
+from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt
+from coda_synth.runs.report import slight_lead
 
 if TYPE_CHECKING:
     from coda_synth.coda_api.program import Signature
@@ -178,12 +180,19 @@ def _history(task: TaskSpec, history: tuple[Attempt, ...], choice: Choice, told:
     typed = signature(task, task.dtypes[0])
     return {
         "last": _shown(focus, _remark(choice, focus, history, told.target), None if short else choice.best),
-        "best": _shown(choice.best) if choice.best is not None and not short else None,
+        "best": _shown(choice.best, _lead(history)) if choice.best is not None and not short else None,
         "others": [] if short else [line(a, history) for a in history if a.step not in shown],
         "untried": [] if short else untried(typed, history, device(told.target), _sizes(task)),
         "left": f"{remaining(told.budget, history)}.{_FOR_NOTHING if told_for_nothing(history) else ''}",
         "ask": _ask(choice),
     }
+
+
+def _lead(history: tuple[Attempt, ...]) -> str:
+    """What the report on the best does not say: that another is as good."""
+    order = ranked(history)
+    said = slight_lead(order)
+    return f"Against step {order[1].step}, the next best, it has {said}." if said else ""
 
 
 def _ask(choice: Choice) -> str:
@@ -218,7 +227,7 @@ def _difference(best: str, program: str, name: str) -> str:
     return said if said and 4 * len(said) < 3 * len(program) else program
 
 
-def _remark(choice: Choice, focus: Attempt, history: Sequence[Attempt], target: str) -> str:
+def _remark(choice: Choice, focus: Attempt, history: tuple[Attempt, ...], target: str) -> str:
     """What the report on the program shown does not say."""
     if choice.last is not None and choice.last is not focus:
         return f"It was followed by a reply without a new program. {feedback(choice.last)}"
@@ -227,4 +236,4 @@ def _remark(choice: Choice, focus: Attempt, history: Sequence[Attempt], target: 
         if failed:
             return f"This was the last of {failed} failures in a row: leave it, and improve the best instead."
         return no_gain(focus, choice.focus, history, device(target))
-    return ""
+    return _lead(history) if focus is choice.best else ""

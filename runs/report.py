@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
-from coda_synth.runs.ranking import ranked
+from coda_synth.runs.ranking import NOTICEABLE, ranked
 from coda_synth.runs.record import Attempt, Run
 
 _CALL = re.compile(r"^[^:;]+: (\w+): ")  # at a profile line's beginning: the shape, and a launch by its call's name
@@ -155,11 +155,22 @@ def why_best(order: tuple[Attempt, ...]) -> str:
         return f"{_kind(mine)}, and step {step}, the next, is {_kind(other)}: an estimate never outranks a measurement"
     said = f"of {len(order)} that passed, the lowest {_kind(mine)} time: {time_ms(mine):.4g} ms"
     if time_ms(mine) < time_ms(other):
-        return f"{said}, against {time_ms(other):.4g} ms for step {step}, the next"
+        slightly = slight_lead(order)
+        return f"{said}, against {time_ms(other):.4g} ms for step {step}, the next{f': {slightly}' if slightly else ''}"
     spills, others = (sum(r.spill_bytes for r in e.resources) for e in (first, second))
     if spills < others:
         return f"{said}, as step {step}, which spills {others} bytes and not {spills}"
     return f"{said}, as step {step}, which spills no less and is no shorter"
+
+
+def slight_lead(order: tuple[Attempt, ...]) -> str:
+    """That the first of the ranked attempts leads the second by less than a model can tell; "" where that is not so."""
+    figures = [headline(_judged(a)) for a in order[:2]]
+    first, second = (f.estimate_ms if isinstance(f, Modelled) else 0.0 for f in (*figures, None, None)[:2])
+    ahead = 1 - first / second if second else 0.0
+    if not first or not 0 < ahead < NOTICEABLE:
+        return ""
+    return f"no lead, since between modelled times {NOTICEABLE:.1%} is the least that counts"
 
 
 def _judged(attempt: Attempt) -> Evaluation:

@@ -259,5 +259,10 @@ def test_why_the_best_is_best_names_the_part_of_the_rule() -> None:
     assert why(quick) == "the only candidate that passed every check"
     assert why(quick, slow) == "of 2 that passed, the lowest measured time: 1.5 ms, against 2 ms for step 2, the next"
     assert "an estimate never outranks a measurement" in why(dreamt, slow)
+    close, far = (attempt(6, "e", models=(modelled(ms),)) for ms in (1.004, 1.006))
+    assert why(dreamt, close).endswith("the next: no lead, since between modelled times 0.5% is the least that counts")
+    assert "no lead" not in why(dreamt, far) + why(
+        attempt(7, "a", timings=(timing(1.5),)), attempt(8, "b", timings=(timing(1.504),))
+    )
     assert "which spills 8 bytes and not 0" in why(spilling, dreamt)
     assert "spills no less and is no shorter" in why(dreamt, attempt(5, "cc", models=(modelled(1.0),)))

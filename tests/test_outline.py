@@ -75,6 +75,13 @@ def test_done_is_expected_where_nothing_is_left_to_win() -> None:
     assert "A launch costs about 3 us" in told.system and "K takes 1, 7, 48, 53, 64" in told.user
 
 
+def test_a_lead_that_the_model_cannot_tell_is_said_to_be_none() -> None:
+    for first, second, said in ((1.1, 1.104, "step 2"), (1.104, 1.1, "step 1"), (1.1, 1.2, "")):
+        history = (attempt(1, GOOD, first), attempt(2, GOOD + "#\n", second))
+        user = prompt(find(NAME), history, choose(history)).user
+        assert user.count(f"Against {said}, the next best, it has no lead, since") == bool(said)
+
+
 def test_no_example_holds_a_kernel_of_the_task() -> None:
     forms = {name: kernel_forms(read(worked_candidate(name))) for name in task_names()}
     for name in task_names():
