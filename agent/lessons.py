@@ -6,6 +6,8 @@ overlap. Estimates teach nothing here.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import functools
 import hashlib
 import json
@@ -27,6 +29,7 @@ from coda_synth.runs.record import Attempt, Run
 FILE = "lessons.jsonl"
 MOST, TOLD = 200, 8  # kept in the file; told to an author
 _LONGEST = 160  # characters of an author's own words
+_FEW = 4  # lines of code that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +103,41 @@ def changed(before: str, after: str) -> str:
 
 @functools.lru_cache(maxsize=256)  # every prompt of a run asks it of each attempt
 def reworked(before: str, after: str) -> str:
-    """The same of what is more than a schedule; "" where only that changed, too."""
+    """What changed that is more than a schedule: what can be counted, and the lines of code where they are few; ""
+    where only the schedule did."""
     try:
         old, new = read(before), read(after)
     except ProgramError:
         return ""
-    return "" if canonical(old) == canonical(new) else _reworked(old, new)
+    if canonical(old) == canonical(new):
+        return ""
+    return "; ".join(filter(None, (*_counted(old, new), _lines_changed(before, after))))
+
+
+def _lines_changed(before: str, after: str) -> str:
+    """The few lines of code that differ, docstrings and schedule hints apart; "" where they are many."""
+    lines = difflib.ndiff(_code(before), _code(after))
+    found = [(line[0], line[2:].strip()) for line in lines if line[0] in "-+" and line[2:].strip()]
+    return " ".join(f"{sign} `{said}`" for sign, said in found) if len(found) <= _FEW else ""
+
+
+def _code(text: str) -> list[str]:
+    """The lines of a program's units, without hints and docstrings."""
+    tree = ast.parse(text)
+    for unit in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        unit.decorator_list = [mark.func if isinstance(mark, ast.Call) else mark for mark in unit.decorator_list]
+    tree.body = [
+        node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    return ast.unparse(tree).splitlines()
 
 
 def _reworked(old: Program, new: Program) -> str:
-    facts = [f"{n} {what} instead of {o}" for what, o, n in _facts(old, new) if o != n]
-    return "; ".join([*facts, _new_words(old.docstring, new.docstring)]).strip("; ")
+    return "; ".join([*_counted(old, new), _new_words(old.docstring, new.docstring)]).strip("; ")
+
+
+def _counted(old: Program, new: Program) -> list[str]:
+    return [f"{n} {what} instead of {o}" for what, o, n in _facts(old, new) if o != n]
 
 
 def _new_words(old: str, new: str) -> str:

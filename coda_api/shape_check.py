@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from coda_synth.coda_api import rules
 from coda_synth.coda_api.dims import Dim
@@ -19,18 +20,21 @@ from coda_synth.coda_api.schedule import ALLOWED
 from coda_synth.coda_api.storage import ref_dtype
 
 _WIDEST = max(n for n in ALLOWED["block_n"] if isinstance(n, int))
+_PASSED = "pass dims that are whole at every shape"
 _DIVIDES = "take a part that is whole at every shape of the task"
 Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """What is wrong at one shape: the rule, the value where it shows (None: the call), why, and what would be right."""
+    """What is wrong at one shape: the rule, the value where it shows (None: the call), why, and what would be right.
+    part: the dim that is no whole number, if that is what is wrong."""
 
     rule: type[rules.Broken]
     value: Value | None
     why: str
     remedy: str
+    part: Dim | None = None
 
 
 def check_shapes(
@@ -55,7 +59,7 @@ def check_shapes(
             value = finding.value
             place = (value.line, value.column, finding.rule) if value else (call.name,)
             if said.isdisjoint(known := {(call.unit.name, finding.why), place}):
-                _report(call, nodes[call.name], finding, triggers, report)
+                _report(call, nodes[call.name], _in_parts(call, finding, shapes), triggers, report)
             said |= known
 
 
@@ -87,7 +91,7 @@ def _findings(call: Call, live: Mapping[str, Value], sizes: Sizes, block_n: int 
         return  # a dim that the task does not have; that is said elsewhere
     for dim in call.binding.values():
         if not _whole(dim, sizes):
-            yield _Finding(rules.DimSize, None, _not_whole(dim, sizes), "pass dims that are whole at every shape")
+            yield _Finding(rules.DimSize, None, _not_whole(dim, sizes), _PASSED, dim)
             return
     local = {symbol: dim.size(sizes) for symbol, dim in call.binding.items()}
     broken = list(_broken_dims(live, local))
@@ -108,7 +112,7 @@ def _broken_dims(live: Mapping[str, Value], local: Sizes) -> Iterator[_Finding]:
         dims = [d for d in named if isinstance(d, Dim)]
         part = next((d for d in dims if not _whole(d, local)), None)
         if part is not None:
-            yield _Finding(rules.DimSize, value, _not_whole(part, local), _DIVIDES)
+            yield _Finding(rules.DimSize, value, _not_whole(part, local), _DIVIDES, part)
         elif value.word == "fold" and value.rows and (over := value.args[0].rows):
             if over.size(local) % value.rows.size(local):
                 why = f'"{value.rows}" of {value.rows.size(local)} does not divide "{over}" of {over.size(local)}'
@@ -138,6 +142,22 @@ def _sizes_behind(call: Call, value: Value | None, sizes: Sizes) -> str:
         dims = [call.binding[s] for s in local if s in call.binding]
     symbols = sorted({s for dim in dims for s in dim.all_symbols})
     return ", ".join(f"{s} = {sizes[s]}" for s in symbols)
+
+
+def _in_parts(call: Call, finding: _Finding, shapes: Sequence[Sizes]) -> _Finding:
+    """The same with which parts of its dim are whole at every shape, if any."""
+    if finding.part is None:
+        return finding
+    whole = _numerator(finding.part)
+    over = _numerator(finding.part.substitute(call.binding) if finding.value else finding.part)
+    common = gcd(*(over.size(sizes) for sizes in shapes))
+    if common == 1:
+        return replace(finding, remedy=f'no part of "{whole}" is whole at every shape of the task, so take all of it')
+    return replace(finding, remedy=f'{finding.remedy}, where "{whole}" is a multiple of {common}')
+
+
+def _numerator(dim: Dim) -> Dim:
+    return Dim(powers=tuple((name, power) for name, power in dim.powers if power > 0))
 
 
 def _report(call: Call, node: ast.Call, finding: _Finding, triggers: list[str], report: Report) -> None:

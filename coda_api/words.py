@@ -100,6 +100,9 @@ def _word(
 
 _COLUMNS, _PARTIALS, _FINISHING, _PREPARING = Group.COLUMNS, Group.PARTIALS, Group.FINISHING, Group.PREPARING
 
+DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")
+_DTYPES_SAID = f"The dtypes are {', '.join(DTYPES)}."
+
 WORDS: tuple[Word, ...] = (
     _word(
         Group.CONTRACTION, KERNEL, "gemm", "x x", "gemm(a, b): [R,K],[K,C] in any order -> [R,C]",
@@ -246,7 +249,8 @@ WORDS: tuple[Word, ...] = (
     ),
     _word(
         Group.STORING, BOTH, "cast", "x t", 'cast(x, "dtype")',
-        "Rounds where it stands; outermost in a returned value it sets the stored dtype. fp8 saturates.",
+        "Rounds where it stands; outermost in a returned value it sets the stored dtype. fp8 saturates. "
+        + _DTYPES_SAID,
         'q = cast(z * inv, "float8_e4m3")',
     ),
     _word(
@@ -306,7 +310,7 @@ WORDS: tuple[Word, ...] = (
     ),
     _word(
         _PREPARING, PREPARATION, "cast", "x t", 'cast(v, "dtype")',
-        "Rounds inside the float64 arithmetic of a preparation.",
+        "Rounds inside the float64 arithmetic of a preparation. " + _DTYPES_SAID,
         'hi = cast(turns, "float32")',
     ),
 )  # fmt: skip
@@ -316,7 +320,6 @@ NAMES: frozenset[str] = frozenset(word.name for word in WORDS if not word.symbol
 CONSTANTS: tuple[str, ...] = ("pi", "inf")
 DECORATORS: tuple[str, ...] = ("kernel", "finisher", "prepare", "program")
 TYPES: tuple[str, ...] = ("Tensor", "Partial", "Index", "Scalar", "Size")
-DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 # For each word what authors write for it from habit.
 _HABITS = {
     "maximum": "max",

@@ -58,6 +58,14 @@ def test_a_line_names_the_call_that_changed_its_time_its_spills_and_its_cause() 
     assert "against" not in line(first, (first, second))
 
 
+def test_a_line_shows_the_code_that_changed_and_no_words_of_its_author() -> None:
+    first = attempt(1, GOOD, 1.2)
+    text = GOOD.replace('"""', '"""So is this: ', 1).replace("+ x", "+ x + 0.0 * x")
+    said = line(second := attempt(2, text, 1.2, first.candidate.id if first.candidate else None), (first, second))
+    assert "against step 1 - `" in said and " + `" in said and "0.0 * x" in said and "So is" not in said
+    assert "against" not in line(attempt(2, GOOD.replace('"""', '"""So: ', 1), 1.2, first.candidate.id), (first,))
+
+
 def test_the_report_says_what_was_chosen_what_is_left_to_win_and_the_margin() -> None:
     told = feedback(attempt(1, GOOD, 1.2))
     assert "Schedule of a: block_m=128, block_n=128, block_k=64, stages=3, warps=8, group_m=8, slice_n=64, main" in told

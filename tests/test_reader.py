@@ -505,6 +505,13 @@ def test_broken_rule_at_a_shape(rule: str, changes: list[tuple[str, str]]) -> No
     assert found(text, SIGNATURE) == [(rule, line, column)]
 
 
+def test_where_no_part_is_whole_at_every_shape_that_is_said() -> None:
+    text = changed('"hg": h * gamma', '"hg": h * size("N/8")')
+    with pytest.raises(ProgramError) as refused:
+        read(text, SIGNATURE, [{**SHAPES[0], "D": 37}, SHAPES[0]])
+    assert 'no part of "N" is whole at every shape of the task, so take all of it' in str(refused.value)
+
+
 def test_all_that_does_not_fit_is_told_at_once_with_the_sizes_that_trigger_it() -> None:
     """Each cause once, in the order of the text, beside an error of another kind; without shapes only the latter."""
     more = '"hg": h * spread(group_max(h, 48), 48), "more": join(low(h, 512), high(h, 512), 512)'
@@ -514,7 +521,7 @@ def test_all_that_does_not_fit_is_told_at_once_with_the_sizes_that_trigger_it() 
     assert (first.rule, second.rule, third.rule) == ("DimSize", "TileFit", "UnknownWord")
     assert first.message == (
         'group_max: "N/48" is 32/3, no whole number, in the call a with D = 512 (likewise D = 1024); '
-        "take a part that is whole at every shape of the task"
+        'take a part that is whole at every shape of the task, where "N" is a multiple of 512'
     )
     assert second.message == (
         "low: a group of 512 columns of the product must fit the tile (block_n = 256), in the call a with D = 512 "
