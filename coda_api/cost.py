@@ -109,8 +109,8 @@ def bare_gemm_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], s
 
 
 def floor_s(signature: Signature, gemms: tuple[tuple[str, str, str], ...], sizes: Sizes, device: Device) -> float:
-    """Seconds of its GEMMs alone, or of its least bytes, at sustained rates. Further launches, passes and epilogues come
-    on top; a schedule that hides its waits can be modelled a little below it."""
+    """Seconds of its GEMMs alone, or of its least bytes, at sustained rates. Further launches, passes and epilogues
+    come on top; a schedule that hides its waits can be modelled a little below it."""
     moved = task_bytes(signature, sizes) / device.copy_bytes_per_s + LAUNCH_S
     return max(bare_gemm_s(signature, gemms, sizes, device), moved)
 

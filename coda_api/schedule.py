@@ -23,8 +23,8 @@ _HINTS = (
         "stages",
         (1, 2, 3, 4, 5, 6, 7, 8),
         "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory,"
-        " beside which the epilogue's tiles need room. In the cost model they hide the latency of loads; more than do so"
-        " change nothing",
+        " beside which the epilogue's tiles need room. In the cost model they hide the latency of loads; more than"
+        " do so change nothing",
     ),
     Hint("warps", (1, 2, 4, 8, 16), "of a thread block; of both groups in a pingpong"),
     Hint("group_m", (1, 2, 4, 8, 16, 32), "rows of tiles that go together through the L2 cache; not in the cost model"),
