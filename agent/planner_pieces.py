@@ -29,9 +29,8 @@ def pieces(
     ran = found.timings[0].schedules if found.timings else {}
     try:
         calls, sms = read(source).live_calls(), device(figures[0].device).sms
-        counted = [
-            (c, *_counts(c, ran.get(c.name) or now[c.unit.name], figures[0].sizes)) for c in calls if c.unit.name in now
-        ]
+        gemms = [c for c in calls if isinstance(c.unit, Kernel) and c.unit.gemm and c.unit.name in now]
+        counted = [(c, *_counts(c, ran.get(c.name) or now[c.unit.name], figures[0].sizes)) for c in gemms]
     except (ProgramError, LookupError, DimSizeError):  # an unknown device or symbol
         return
     for call, schedule, tiles, inner in counted:

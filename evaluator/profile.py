@@ -28,7 +28,8 @@ def _epilogue(launch: LaunchCost) -> str:
         return ""
     more = max(0.0, launch.seconds - launch.mainloop_s - LAUNCH_S)
     said = f"; its sums alone {_ms(launch.mainloop_s)}, its epilogue (reads {launch.loaded / 1e9:.3g} GB, writes"
-    said += f" {launch.stored / 1e9:.3g} GB) adds {_ms(more)}, {more / launch.seconds:.0%}"
+    adds = f"{_ms(more)}, {more / launch.seconds:.1%}" if more >= 0.001 * launch.seconds else "nothing to speak of"
+    said += f" {launch.stored / 1e9:.3g} GB) adds {adds}"
     return said + (f", {_ms(launch.spill_s)} of it spills, at the least" if launch.spill_s else "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from coda_synth.agent.planner import Planner
@@ -83,6 +84,18 @@ def test_without_a_measurement_it_compares_tiles_and_stops(graph: Graph) -> None
     attempts, reply = run(graph, lambda hints, id: passed(id, 1.0 + 0.1 * bool(hints)))
     assert 2 <= len(attempts) <= 4
     assert reply.outcome == "done" and "nothing was measured" in reply.text and "step 1" in reply.text
+
+
+def test_passes_without_a_gemm_have_no_sum_to_cut() -> None:
+    name = "rmsnorm_linear"
+    graph = trace_task(task(name))
+    text = extract(ask(graph, ()).text)
+    assert "gemm" in text and text.count("@kernel") > 1
+    found = replace(passed("", 2.0), task=name)
+    model = replace(found.modelled[0], sizes=task(name).time_shapes["llama3-8b"])
+    candidate = Candidate(name, text, "planner/rules")
+    judged = Attempt(1, "evaluated", candidate, replace(found, candidate=candidate.id, modelled=(model,)))
+    assert extract(ask(graph, (judged,)).text) != text
 
 
 def test_spills_are_answered_first_and_in_figures(graph: Graph) -> None:
