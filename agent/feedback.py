@@ -100,26 +100,29 @@ def _figures(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _winnable(figure: Timing | Modelled, evaluation: Evaluation) -> str:
-    alone, measured = _alone(figure, evaluation)
+    name, alone = _alone(figure, evaluation)
     if not alone:
         return ""
-    said = f"; the bare GEMMs, measured beside it, {alone:.4g} ms" if measured else f"; its GEMMs alone {alone:.4g} ms"
     share = 1 - alone / time_ms(figure)
     if share < NOTICEABLE:
-        return f"{said}, so nothing is left to win"
-    return f"{said}, so at most {share:.1%} of the {'measured' if measured else 'modelled'} time is left to win"
+        return f"; {name} {alone:.4g} ms, so nothing is left to win"
+    kind = "measured" if isinstance(figure, Timing) else "modelled"
+    return f"; {name} {alone:.4g} ms, so {share:.1%} of the {kind} time lies above them"
 
 
 def nothing_to_win(evaluation: Evaluation) -> bool:
     """Whether the shape that ranks takes no longer than its GEMMs alone, as far as can be told."""
     figure = headline(evaluation)
-    alone = _alone(figure, evaluation)[0] if figure else 0.0
-    return figure is not None and alone > (1 - NOTICEABLE) * time_ms(figure)
+    return figure is not None and _alone(figure, evaluation)[1] > (1 - NOTICEABLE) * time_ms(figure)
 
 
-def _alone(figure: Timing | Modelled, evaluation: Evaluation) -> tuple[float, bool]:
-    """Milliseconds of the task's GEMMs alone, or of its least bytes, 0 if unknown; and whether that was measured."""
+def _alone(figure: Timing | Modelled, evaluation: Evaluation) -> tuple[str, float]:
+    """The task's GEMMs alone, or its least bytes where these take longer: what is said of them, and milliseconds, 0
+    where they are not known."""
     bare = [b.median_ms for b in figure.baselines if b.name == "bare_gemm"] if isinstance(figure, Timing) else []
     if bare:
-        return bare[0], True
-    return next((m.floor_ms for m in evaluation.modelled if m.shape == figure.shape), 0.0), False
+        return "the bare GEMMs, measured beside it,", bare[0]
+    known = next((m for m in evaluation.modelled if m.shape == figure.shape), None)
+    if known is None:
+        return "", 0.0
+    return "its least bytes alone" if known.floor_ms > known.bare_gemm_ms else "its GEMMs alone", known.floor_ms

@@ -69,9 +69,13 @@ def test_a_line_shows_the_code_that_changed_and_no_words_of_its_author() -> None
 def test_the_report_says_what_was_chosen_what_is_left_to_win_and_the_margin() -> None:
     told = feedback(attempt(1, GOOD, 1.2))
     assert "Schedule of a: block_m=128, block_n=128, block_k=64, stages=3, warps=8, group_m=8, slice_n=64, main" in told
-    assert "1.2 ms; its GEMMs alone 0.9 ms, so at most 25.0% of the modelled time is left to win; bound 0.5 ms." in told
+    assert "1.2 ms; its GEMMs alone 0.9 ms, so 25.0% of the modelled time lies above them; bound 0.5 ms." in told
     assert "0.25 times the allowed one" in told and "3 stages of 32,768, the rest 101,696" in told
     assert "nothing is left to win" in feedback(attempt(1, GOOD, 0.9))
+    first = attempt(1, GOOD, 1.2).evaluation
+    assert first
+    moved = dataclasses.replace(first, modelled=(dataclasses.replace(first.modelled[0], floor_ms=1.0),))
+    assert "its least bytes alone 1 ms" in feedback(dataclasses.replace(attempt(1, GOOD, 1.2), evaluation=moved))
 
 
 def test_done_is_expected_where_nothing_is_left_to_win() -> None:
