@@ -67,7 +67,8 @@ def as_failure(error: Exception) -> Failure:
 
 
 def _unexpected(error: Exception) -> Failure:
-    summary = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    said = " ".join(str(error).split())[:200]
+    summary = f"unexpected {type(error).__name__}{': ' if said else ''}{said}"
     try:
         descriptor, path = tempfile.mkstemp(prefix="coda-synth-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -195,6 +195,10 @@ def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: As
             writer.end(Stop.BROKE_OFF.value, str(error))
         told_where = f"the record up to there: {writer.folder}; `coda-synth resume {writer.run.id}` goes on with it"
         raise Failure(f"{error} ({told_where})", Exit.ENVIRONMENT) from error
+    except Exception as error:  # a fault of ours; the record says that the run did not end, and why
+        with suppress(StoreError):
+            writer.end(Stop.BROKE_OFF.value, f"unexpected {type(error).__name__} {error}".rstrip())
+        raise
 
 
 def ended(writer: RunWriter, stop: str, reason: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+_LONGEST = 80  # of a word that is never cut
 PIPED_WIDTH = 140  # a file or a pipe has no width of its own
 
 
@@ -30,6 +31,11 @@ class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else shown(text), style, control)
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """A table that is wider than the screen goes on in the next line: what stands in it can be copied."""
+        wide = any(isinstance(one, Table) for one in objects)
+        super().print(*objects, **{"crop": not wide, **how})
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError in hand
@@ -74,13 +80,15 @@ def progress(args: argparse.Namespace) -> Iterator[Progress]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", right: Sequence[str] = ()) -> Table:
-    """A plain table; `right` names the columns of numbers."""
+    """A plain table; `right` names the columns of numbers. Lines break between words: no id and no name is cut."""
     made = Table(
         title=title or None, title_justify="left", box=SIMPLE_HEAD, title_style="bold", pad_edge=False, show_edge=False
     )
-    for name in columns:
+    for place, name in enumerate(columns):
         number = name in right
-        made.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
+        words = " ".join([name, *(row[place] for row in rows)]).split()
+        least = min(max(map(len, words), default=1), _LONGEST)
+        made.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold", min_width=least)
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     return made

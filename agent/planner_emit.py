@@ -27,8 +27,8 @@ def emit(plan: Plan, hints: Mapping[str, Mapping[str, int | str]] | None = None,
 
 
 def kernel_names(plan: Plan) -> tuple[str, ...]:
-    """The kernels of the emitted text, in order; two launches of equal text share one."""
-    return tuple(dict.fromkeys(u.name for u in _named(plan) if isinstance(u.plan, KernelPlan)))
+    """The kernels of the emitted text that have a GEMM, in order; two launches of equal text share one."""
+    return tuple(dict.fromkeys(u.name for u in _named(plan) if isinstance(u.plan, KernelPlan) and u.plan.gemm))
 
 
 def _named(plan: Plan) -> list[Unit]:
