@@ -66,6 +66,8 @@ def booleans(node: ast.BoolOp) -> Repair:
 def foreign(node: ast.expr, matrices: Sequence[str]) -> Repair | None:
     """Python's and torch's ways of saying what the language has a word for. matrices: parameters that a gemm takes."""
     match node:
+        case ast.IfExp(test=ast.Constant(value=bool(chosen)), body=body, orelse=other):
+            return node, ast.unparse(body if chosen else other)
         case ast.IfExp(test=test, body=body, orelse=other):
             return node, f"where({ast.unparse(test)}, {ast.unparse(body)}, {ast.unparse(other)})"
         case ast.BinOp(left=ast.Name(id=a), op=ast.MatMult(), right=ast.Name(id=b)) if {a, b} <= {*matrices}:

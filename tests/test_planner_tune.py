@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from coda_synth.agent.planner import Planner
+from coda_synth.agent.planner import Planner, derive
+from coda_synth.agent.planner_emit import kernel_names
 from coda_synth.agent.planner_tune import read_hints
 from coda_synth.agent.provider import Prompt, Reply, Request
 from coda_synth.agent.reply import extract
@@ -156,3 +157,7 @@ def test_where_no_rule_leads_on_it_is_done_with_the_reason(graph: Graph) -> None
     nodes = tuple(replace(n, op="aten.cumsum.default") if n.op == "aten.silu.default" else n for n in graph.nodes)
     reply = ask(replace(graph, nodes=nodes), ())
     assert reply.outcome == "stuck" and "stopped at aten.cumsum.default" in reply.text and "F.silu(gate)" in reply.text
+
+
+def test_passes_without_a_gemm_are_not_tuned() -> None:
+    assert kernel_names(derive(trace_task(task("rmsnorm_linear")))) == ("linear",)
