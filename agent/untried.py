@@ -93,8 +93,10 @@ def _shapes(history: Sequence[Attempt], signature: Signature, on: Device, sizes:
     """A line for each call that takes much of the best program's time and runs one of Hopper's mainloops: mainloops and
     tiles that it was not written for yet, those left out that the language would refuse for it."""
     leader = best(history)
-    program = _read(leader.candidate.source, signature) if leader and leader.candidate else None
-    if leader is None or leader.evaluation is None or program is None:
+    if leader is None or leader.evaluation is None or leader.candidate is None:
+        return
+    program = _read(leader.candidate.source, signature)
+    if program is None:
         return
     for call in program.live_calls():
         schedule = leader.evaluation.schedules.get(call.name)
@@ -103,10 +105,26 @@ def _shapes(history: Sequence[Attempt], signature: Signature, on: Device, sizes:
         possible = dict.fromkeys(_shape(s) for s in shapes(on) if s.mainloop in _HOPPER)
         tried = {_shape(s) for a in history if a.evaluation and (s := a.evaluation.schedules.get(call.name))}
         tried |= {shape for shape in possible if any(_refused(a, call.unit.name, shape) for a in history)}
-        wide = {n for n in {n for _, _, n in possible} if tile_holds(program, call, sizes, n)}
+        frozen = tuple(tuple(each.items()) for each in sizes)
+        wide = _widths(leader.candidate.source, signature, call.name, tuple({n for _, _, n in possible}), frozen)
         left = [f"{kind} {m} x {n}" for kind, m, n in possible if n in wide and (kind, m, n) not in tried]
         if left:
             yield f"in the call {call.name}: mainloop with tile (block_m x block_n) {', '.join(left)}"
+
+
+@functools.lru_cache(maxsize=256)  # the best of a run stays it for some steps
+def _widths(
+    source: str,
+    signature: Signature,
+    call: str,
+    widths: tuple[int, ...],
+    sizes: tuple[tuple[tuple[str, int], ...], ...],
+) -> frozenset[int]:
+    """Those of some widths of a tile in which a call's values have room at all of the task's sizes."""
+    program = _read(source, signature)
+    assert program is not None  # it was read before
+    unit = next(c for c in program.calls if c.name == call)
+    return frozenset(n for n in widths if tile_holds(program, unit, [dict(each) for each in sizes], n))
 
 
 def _long(call: str, found: Evaluation) -> bool:
