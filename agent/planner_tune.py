@@ -44,7 +44,7 @@ class Exhausted(Exception):
 
 
 def next_schedule(kernels: tuple[str, ...], attempts: tuple[Attempt, ...]) -> Proposal:
-    """The schedule to try after these attempts; raises Exhausted. kernels: of the program, in order."""
+    """The schedule to try after these attempts; raises Exhausted. kernels: those with a GEMM, in order."""
     judged = [a for a in attempts if a.candidate is not None]
     if not judged:
         return Proposal({}, "")
