@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -35,10 +36,12 @@ def fixed(name: str, size: int, wanted: int) -> None:
 
 
 def together(*tensors: torch.Tensor) -> None:
-    """Raises ValueError where the tensors lie on several devices."""
+    """Raises ValueError where the tensors lie on several devices, or on one that runs no kernels."""
     devices = {str(value.device) for value in tensors}
     if len(devices) > 1:
         raise ValueError(f"the tensors lie on {' and '.join(sorted(devices))}; they must lie on one device")
+    if "cpu" in devices and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError("the tensors lie on the CPU; these kernels need a GPU, or TRITON_INTERPRET=1 to interpret")
 
 
 def forward_only(*tensors: torch.Tensor) -> None:

@@ -81,6 +81,15 @@ def test_the_package_installs_with_pip(packages: dict[str, Path], tmp_path: Path
     assert list((tmp_path / "site").glob("coda_linear_swiglu-*.dist-info/licenses/LICENSE"))
 
 
+def test_the_package_says_that_it_needs_a_gpu(packages: dict[str, Path], tmp_path: Path) -> None:
+    code = (
+        "import torch, coda_linear_swiglu as p; x = torch.ones(16, 16, dtype=torch.bfloat16); "
+        "p.linear_swiglu(x, w_gate=x, w_up=x)"
+    )
+    done = python("-P", "-c", code, cwd=tmp_path, path=str(packages["linear_swiglu"] / "src"))
+    assert done.stderr.splitlines()[-1].startswith("ValueError: the tensors lie on the CPU; these kernels need a GPU")
+
+
 def test_the_package_carries_its_receipt_and_licence(packages: dict[str, Path]) -> None:
     folder = packages["residual_rmsnorm_swiglu"]
     candidate, evaluation = passed("residual_rmsnorm_swiglu")
