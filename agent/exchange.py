@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from coda_synth.agent.provider import ProviderError, Reply, Request
+from coda_synth.agent.reply import nothing_left
 
 NAMES = ("reply.md", "reply.coda", "reply.txt")
 POLL = 0.25  # seconds between two looks; a file counts when two looks find it the same
@@ -48,7 +49,8 @@ class Exchange:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ProviderError(f"the reply {found} cannot be read: {reason}") from None
-        fenced = f"~~~~\n{text.rstrip()}\n~~~~\n" if found.suffix == ".coda" else text
+        bare = found.suffix == ".coda" and nothing_left(text) is None
+        fenced = f"~~~~\n{text.rstrip()}\n~~~~\n" if bare else text
         return Reply(fenced, idle=time.monotonic() - started)
 
 

@@ -89,6 +89,8 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def nothing_left(text: str) -> str | None:
-    """Why the author sees nothing left to win, where the reply is `done: ` and that, without a program; else None."""
-    found = _DONE.fullmatch(clean(text).strip())
-    return None if found is None or _has_program(text) else found["why"].strip()
+    """Why the author sees nothing left to win, where the reply is `done: ` and that; None where code follows."""
+    said = clean(text).strip()
+    found = _DONE.fullmatch(said)
+    code = _has_program(text) or any(_FENCE.match(line) for line in said.splitlines())
+    return None if found is None or code else found["why"].strip()

@@ -62,7 +62,7 @@ class Turns:
     def aside(self, ask: Callable[[], T]) -> T:
         """Likewise, called in a thread that is left behind where Ctrl-C comes first."""
         found: T = self._waited(
-            lambda answer: threading.Thread(target=_answer, args=(answer, ask), name="author", daemon=True).start()
+            lambda answer: threading.Thread(target=_aside, args=(answer, ask), name="author", daemon=True).start()
         )
         return found
 
@@ -109,6 +109,14 @@ def _answer(answer: _Answer, ask: Callable[[], Any]) -> None:
     try:
         answer.put((ask(), None))
     except Exception as error:  # raised where it is waited for
+        answer.put((None, error))
+
+
+def _aside(answer: _Answer, ask: Callable[[], Any]) -> None:
+    """In a thread of its own, where Ctrl-C is what ended a wait of `ask` for the main thread."""
+    try:
+        _answer(answer, ask)
+    except KeyboardInterrupt as error:
         answer.put((None, error))
 
 

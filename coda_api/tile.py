@@ -110,12 +110,16 @@ def read_hints(unit: UnitText, constants: Mapping[str, Number], report: Report) 
         name = str(word.arg)
         try:
             value = _hint(name, word.value, constants)
+            if name in hints:
+                raise ScheduleError(f"{name} is said twice")
             Schedule().with_hints({**hints, name: value})
             hints[name] = value
         except ScheduleError as error:
             close = did_you_mean(name, HINTS) if name not in HINTS else ""
             report.add(rules.ScheduleHint(word, f"{error}{close}", repairs.hint(word)))
-    asked = Schedule(block_m=128, block_n=128, stages=2).with_hints(hints)  # what is left out is chosen to fit
+    slices = hints.get("slice_n")
+    block_n = max(128, slices) if isinstance(slices, int) else 128
+    asked = Schedule(block_m=128, block_n=block_n, stages=2).with_hints(hints)  # what is left out is chosen to fit
     if asked.mainloop in ("hopper", "pingpong") and (fault := mainloop_fault(asked)):
         word = next(w for w in unit.hints if w.arg == "mainloop")
         report.add(rules.ScheduleHint(word, fault, (word, 'mainloop="auto"')))

@@ -24,6 +24,7 @@ from coda_synth.coda_api.program import (
     walk,
 )
 from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import ALLOWED, HINTS
 from coda_synth.coda_api.syntax import MAX_CHARACTERS
 from coda_synth.coda_api.words import HABITS, LOOKUP, WORDS, Place, words_in
 
@@ -150,6 +151,7 @@ CASES = [
     ("ScheduleHint", "block_m=128", "§blok_m=128"),
     ("ScheduleHint", "block_m=128", "§block_m=True"),
     ("ScheduleHint", "block_m=128", "block_m=64, §slice_n=512"),
+    ("ScheduleHint", "block_m=128", "split_k=2, §split_k=4"),
     ("ExpressionForm", "sigmoid(g)", "§torch.sigmoid(g)"),
     ("ExpressionForm", "sigmoid(g)", "§z[:, 0]"),
     ("ExpressionForm", "sigmoid(g)", "(§g if u else z)"),
@@ -868,3 +870,19 @@ def test_habits_lead_to_words() -> None:
     names = {w.name for w in WORDS} | {"x ** 2"}
     assert set(HABITS.values()) <= names
     assert not set(HABITS) & {w.name for w in WORDS if not w.symbol}
+
+
+@pytest.mark.parametrize("first", HINTS)
+def test_every_hint_beside_every_other_is_read_or_refused_in_words(first: str) -> None:
+    text = (
+        "@kernel({})\ndef f(x: Tensor['M', 'K'], w: Tensor['N', 'K']):\n    return {{'y': gemm(x, w)}}\n\n"
+        "@program\ndef p(x: Tensor['T', 'D'], w: Tensor['F', 'D']):\n    a = f(x, w)\n    return {{'y': a.y}}\n"
+    )
+    for value in ALLOWED[first]:
+        for second in HINTS:
+            for other in ALLOWED[second] if second != first else (value,):
+                said = f"{first}={value!r}" + (f", {second}={other!r}" if second != first else "")
+                try:
+                    read(text.format(said))
+                except ProgramError as error:
+                    assert {d.rule for d in error.diagnostics} == {"ScheduleHint"}, said

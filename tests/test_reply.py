@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from coda_synth.agent.reply import NoProgram, extract
+from coda_synth.agent.reply import NoProgram, extract, nothing_left
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,3 +65,17 @@ def test_any_reply_gives_a_storable_program_or_one_line(reply: str) -> None:
     else:
         assert program.strip() and "\r" not in program
         program.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("done: the GEMM is all that is left", "the GEMM is all that is left"),
+        ("\n`done: nothing is left`\n", "nothing is left"),
+        ("Done: I rewrote it, here is the improved kernel:\n```\n@kernel\ndef f(): ...\n```", None),
+        (f"done: see this\n\n{PROGRAM}", None),
+        ("it is done: nothing", None),
+    ],
+)
+def test_only_a_reply_without_code_says_that_nothing_is_left(text: str, why: str | None) -> None:
+    assert nothing_left(text) == why
