@@ -72,10 +72,12 @@ class Barrier:
     missing: int = 1
     phase: int = 0
     bytes: int = 0
+    ready: bool = True  # its memory holds anything until it is initialised
     told: Known = field(default_factory=Known)
     ended: Known = field(default_factory=Known)
 
     def arrive(self, known: Known, count: int = 1) -> None:
+        self._check()
         if count > self.missing:
             raise Race(f"more arrivals at {self.name} than the {self.count} of one phase")
         self.missing -= count
@@ -91,7 +93,12 @@ class Barrier:
 
     def passed(self, parity: int) -> bool:
         """Whether the last phase of this parity has ended; before the first one, that of parity 1 has."""
+        self._check()
         return self.phase & 1 != parity & 1
+
+    def _check(self) -> None:
+        if not self.ready:
+            raise Race(f"{self.name} is used before it is initialised")
 
     def _end(self, known: Known) -> None:
         self.told |= known

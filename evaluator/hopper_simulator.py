@@ -99,6 +99,7 @@ class _Described:
         kind = interpreter._get_np_dtype(self.dtype)
         bits = base.view(getattr(torch, f"int{8 * base.itemsize}")).as_strided(tuple(shape), tuple(strides))
         self.values = bits.numpy().view(kind)
+        self.stored: set[tuple[int, int]] = set()  # places that a launch has written to
 
 
 @dataclass(frozen=True)
@@ -127,21 +128,29 @@ class _Buffer:
     """Shared memory for several boxes of one shape; `index` gives one."""
 
     def __init__(self, name: str, dtype: Any, shape: Sequence[int]) -> None:
-        self._dtype = dtype
+        self._name, self._dtype = name, dtype
         self._boxes = np.zeros(tuple(shape), interpreter._get_np_dtype(dtype))
         self._slots = [Slot(f"{name}[{i}]") for i in range(shape[0])]
         _block().slots.extend(self._slots)
 
     def index(self, number: int) -> _View:
+        number = _inside(number, self._slots, self._name)
         return _View(self._boxes[number], self._slots[number], self._dtype)
+
+
+def _inside(number: int, slots: Sequence[Any], name: str) -> int:
+    if not 0 <= number < len(slots):
+        raise HopperFault(f"{name}[{number}] is asked for, and {name} has {len(slots)} slots")
+    return number
 
 
 class _BarrierBuffer:
     def __init__(self, name: str, count: int) -> None:
-        self._barriers = [Barrier(f"{name}[{i}]") for i in range(count)]
+        self._name = name
+        self._barriers = [Barrier(f"{name}[{i}]", ready=False) for i in range(count)]
 
     def index(self, number: int) -> Barrier:
-        return self._barriers[number]
+        return self._barriers[_inside(number, self._barriers, self._name)]
 
 
 def _tensor(values: np.ndarray, dtype: Any) -> Any:
@@ -238,7 +247,7 @@ class _Barriers:
 
     @staticmethod
     def init(barrier: Barrier, count: int) -> None:
-        barrier.count = barrier.missing = count
+        barrier.count, barrier.missing, barrier.ready = count, count, True
 
     @staticmethod
     def expect(barrier: Barrier, size: int) -> None:
@@ -268,6 +277,9 @@ class _Copies:
     @staticmethod
     def async_copy_shared_to_global(target: _Described, place: Any, source: _View) -> None:
         where = (int(place[0]), int(place[1]))
+        if where in target.stored:
+            raise HopperFault(f"the box at {where} of one output is stored twice")
+        target.stored.add(where)
         _block().store(source.slot, source.values.copy, lambda values: put(target.values, where, values))
 
     @staticmethod

@@ -106,6 +106,13 @@ def spoilt() -> Iterator[tuple[str, str, str]]:
     yield "both groups take the same tiles", r"gl.program_id\(0\) \+ WHICH \* gl.num_programs\(0\)", "gl.program_id(0)"
     yield "one group never hands the turn on", r"mbarrier.arrive\(turn.*", "pass"
     yield "the wrong slot is read", r"slot = step % (\d)", r"slot = (step + 1) % \1"
+    yield "barriers are not initialised", r"mbarrier.init\(full.*", "pass"
+    yield (
+        "a slot before the first",
+        r"empty.index\(\(step \+ steps - 1\) % STAGES\)",
+        "empty.index((step + steps) % STAGES - 1)",
+    )
+    yield "all blocks take all tiles", r"2 \* gl.num_programs\(0\)", "2"
     yield "tiles are loaded from the wrong rows", r"tma_load\((\w+), \[row, col", r"tma_load(\1, [col, row"
 
 
