@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -44,6 +45,17 @@ class _Asked:
         return self.facts.time_shapes[self.shape]
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """text: the candidate's with the schedules written in, which is what was judged; found: None for a text that the
+    language refuses; cached: whether it was found by an earlier call."""
+
+    text: str
+    evaluation: Evaluation
+    found: Found | None = None
+    cached: bool = False
+
+
 def tune(args: argparse.Namespace) -> Exit:
     """OK where the text that comes out passes the judge; with --out it is written there, else to stdout."""
     settings = config.of(args)
@@ -52,23 +64,34 @@ def tune(args: argparse.Namespace) -> Exit:
     source = candidate_text(args.file)
     if not 0 < args.seconds < math.inf:
         raise Failure(f"--seconds {args.seconds:g}: it must be a positive number")
-    if args.out and not Path(args.out).absolute().parent.is_dir():
-        raise Failure(f"cannot write {args.out}: its folder does not exist")
+    if args.out:
+        _must_be_writable(args.out)
     from coda_synth.agent.cli_view import progress
 
     with progress(args) as screen:
         screen.say("reading")
         asked = _asked(args, settings, source)
-        described, found, cached = _found(args, settings, asked, screen)
-        if found is None:
-            return _failed(args, _refused(asked, described), source)
-        text = _text(source, found)
-        if not cached:
-            screen.say("judging the result")
-            if (evaluation := _judged(settings, asked, text)).verdict != "PASSED":
-                return _failed(args, evaluation, text)
-            _keep(_key(asked, described), found)
-    return _ended(args, asked, found, text, cached)
+        outcome = _tuned(settings, asked, screen, args.fresh)
+    if outcome.found is None or outcome.evaluation.verdict != "PASSED":
+        return _failed(args, outcome.evaluation, outcome.text)
+    return _ended(args, asked, outcome.found, outcome.text, outcome.cached)
+
+
+def _must_be_writable(out: str) -> None:
+    """Raises Failure before a search whose result would have no place. Opening is what tells; it changes no file, and
+    one that it makes is removed."""
+    path = Path(out)
+    try:
+        if path.is_dir():
+            raise Failure(f"cannot write {out}: it is a folder, and --out takes a file")
+        if not path.absolute().parent.is_dir():
+            raise Failure(f"cannot write {out}: its folder does not exist")
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            os.unlink(os.path.realpath(path))
+    except OSError as error:
+        raise Failure(f"cannot write {out}: {error.strerror or error}", Exit.ENVIRONMENT) from None
 
 
 def _asked(args: argparse.Namespace, settings: config.Config, source: str) -> _Asked:
@@ -103,8 +126,24 @@ def _workbench(asked: _Asked, target: str) -> Workbench:
     return Workbench(asked.source, asked.facts, asked.sizes, model, case, device_worker() if asked.sms else None)
 
 
+def _tuned(settings: config.Config, asked: _Asked, screen: Progress, fresh: bool) -> _Outcome:
+    """Judged, whether a search or the cache said it; what the cache says and does not pass is searched for anew."""
+    described, found, cached = _found(settings, asked, screen, fresh)
+    if found is None:
+        return _Outcome(asked.source, _refused(asked, described))
+    text = _text(asked.source, found)
+    screen.say("judging the result")
+    evaluation = _judged(settings, asked, text)
+    if evaluation.verdict == "PASSED" and not cached:
+        _keep(_key(asked, described), found)
+    if evaluation.verdict != "PASSED" and cached:
+        _drop(_key(asked, described), evaluation)
+        return _tuned(settings, asked, screen, fresh=True)
+    return _Outcome(text, evaluation, found, cached)
+
+
 def _found(
-    args: argparse.Namespace, settings: config.Config, asked: _Asked, screen: Progress
+    settings: config.Config, asked: _Asked, screen: Progress, fresh: bool
 ) -> tuple[Described, Found | None, bool]:
     """What the cache or a search says; None for a text that the language refuses. And whether it is the cache's."""
     from coda_synth.agent import tune_cache
@@ -114,7 +153,7 @@ def _found(
         described = bench.describe()
         if described.diagnostics:
             return described, None, False
-        kept = None if args.fresh else tune_cache.load(tune_cache.folder(), _key(asked, described), asked.seconds)
+        kept = None if fresh else _kept(_key(asked, described), asked.seconds)
         if kept and (named := kept.called_as(described.kernels)):
             return described, named, True
         search = Search(bench, asked.seed, time.monotonic() + asked.seconds, screen.say)
@@ -124,17 +163,44 @@ def _found(
         return described, tune_cache.Found(results, ids, asked.sizes, asked.seconds, search.complete, notes), False
 
 
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
 def _key(asked: _Asked, described: Described) -> Key:
     from coda_synth.agent import tune_cache
 
-    return tune_cache.key(described.form, asked.facts, asked.sizes, asked.device, asked.sms > 0, asked.seed)
+    return tune_cache.key(described, asked.facts, asked.sizes, asked.device, asked.sms > 0, asked.seed)
+
+
+def _kept(key: Key, seconds: float) -> Found | None:
+    from coda_synth.agent import tune_cache
+
+    try:
+        return tune_cache.load(tune_cache.folder(), key, seconds)
+    except tune_cache.Damaged as error:
+        _warn(str(error))
+        return None
 
 
 def _keep(key: Key, found: Found) -> None:
     from coda_synth.agent import tune_cache
 
     if problem := tune_cache.save(tune_cache.folder(), key, found):
-        print(f"coda-synth: warning: {problem}", file=sys.stderr)
+        _warn(problem)
+
+
+def _drop(key: Key, evaluation: Evaluation) -> None:
+    from coda_synth.agent import tune_cache
+
+    tune_cache.drop(tune_cache.folder(), key)
+    _warn(f"what the cache in {tune_cache.folder()} says does not pass ({evaluation.verdict}): it is tuned anew")
+
+
+def _warn(text: str) -> None:
+    print(f"coda-synth: warning: {text}", file=sys.stderr)
+
+
+# ---- what is judged --------------------------------------------------------------------------------------------------
 
 
 def _text(source: str, found: Found) -> str:

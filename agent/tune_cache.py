@@ -1,9 +1,10 @@
-"""What the tuner has found, kept for the next call: a file for each program, device, shape bucket, seed and versions,
-in a folder that may be removed at any time.
+"""What the tuner has found, kept for the next call: a file for each program, its schedules as written, device, shape
+bucket, seed and versions, in a folder that may be removed at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,12 +16,16 @@ from pathlib import Path
 
 from coda_synth.agent.tune import KernelResult
 from coda_synth.evaluator.facts import TaskFacts
-from coda_synth.evaluator.proposed import TunedKernel
-from coda_synth.evaluator.serial import SerialError, from_data, to_data
+from coda_synth.evaluator.proposed import Described, TunedKernel
+from coda_synth.evaluator.serial import from_data, to_data
 
 from coda_synth import __version__
 
 Key = Mapping[str, str]
+
+
+class Damaged(Exception):
+    """A file of the cache that cannot be read, or does not say what such a file says; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +60,24 @@ def folder(environ: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "coda-synth" / "tuning"
 
 
-def key(form: str, facts: TaskFacts, sizes: Mapping[str, int], device: str, measured: bool, seed: int) -> Key:
-    """form: the hash of the program's canonical text. Names, order and schedules of the text do not matter."""
-    typed = json.dumps(to_data(facts.signature), sort_keys=True)
+def key(
+    described: Described, facts: TaskFacts, sizes: Mapping[str, int], device: str, measured: bool, seed: int
+) -> Key:
+    """Names and order of the text do not matter. Its schedules do: that one of them stays is said of that one alone."""
+    written = {kernel.id: [kernel.schedules[call] for call in kernel.calls] for kernel in described.kernels}
     return {
-        "program": form,
-        "signature": hashlib.sha256(typed.encode()).hexdigest()[:16],
+        "program": described.form,
+        "written": _hash(written),
+        "signature": _hash(facts.signature),
         "device": f"{device}, {'measured' if measured else 'modelled'}",
         "shape": " ".join(f"{name}={size}" for name, size in bucket(sizes, facts.row).items()),
         "seed": str(seed),
         **versions(),
     }
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(to_data(value), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def bucket(sizes: Mapping[str, int], row: str | None) -> dict[str, int]:
@@ -85,14 +97,21 @@ def versions() -> dict[str, str]:
 
 
 def load(at: Path, wanted: Key, seconds: float) -> Found | None:
-    """What was found with at least this budget; None where nothing was, or where the file does not say so."""
+    """What was found with at least this budget; None where nothing was. Raises Damaged."""
+    path = _file(at, wanted)
     try:
-        kept = json.loads(_file(at, wanted).read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
         found: Found = from_data(Found, kept["found"])
-        sound = kept["key"] == wanted
-    except (OSError, ValueError, KeyError, TypeError, SerialError):
+        sound = kept["key"] == wanted and {kernel.kernel for kernel in found.kernels} == set(found.ids)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return found if sound and (found.complete or found.seconds >= seconds) else None
+    except OSError as error:
+        raise Damaged(f"cannot read {path}: {error.strerror or error}; it is tuned anew") from error
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
+        sound = False
+    if not sound:
+        raise Damaged(f"{path} is damaged; it is tuned anew")
+    return found if found.complete or found.seconds >= seconds else None
 
 
 def save(at: Path, wanted: Key, found: Found) -> str:
@@ -105,6 +124,12 @@ def save(at: Path, wanted: Key, found: Found) -> str:
     except OSError as error:
         return f"the result was not kept: cannot write in {at}: {error.strerror or error}"
     return ""
+
+
+def drop(at: Path, wanted: Key) -> None:
+    """Forgets a result; where the folder cannot be written, it stays."""
+    with contextlib.suppress(OSError):
+        _file(at, wanted).unlink()
 
 
 def held(at: Path) -> tuple[int, int]:

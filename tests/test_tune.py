@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from coda_synth.agent import tune_cache, workbench
+from coda_synth.agent import cli_tune, tune_cache, workbench
 from coda_synth.agent.doctor import _tuned
 from coda_synth.agent.tune import NEIGHBOURS, SHAPES, KernelResult, Search, Try
 from coda_synth.agent.tuner import with_hints
@@ -29,7 +29,7 @@ from coda_synth.evaluator.child import Child
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.measured import Sample
 from coda_synth.evaluator.oracle import facts_of
-from coda_synth.evaluator.proposed import Built, Proposal
+from coda_synth.evaluator.proposed import Built, Described, Proposal, TunedKernel
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.tuning import Asked, built, kernels, proposals
 from coda_synth.tasks.catalog import task, worked_candidate
@@ -336,8 +336,12 @@ def found_one(seconds: float = 60.0, complete: bool = False) -> tune_cache.Found
 
 def keyed(**changes: object) -> tune_cache.Key:
     facts = facts_of(task("linear_swiglu"), "bfloat16")
-    said = {"form": "f", "sizes": facts.headline[1], "device": "NVIDIA H200", "measured": True, "seed": 0}
+    said = {"described": program(), "sizes": facts.headline[1], "device": "NVIDIA H200", "measured": True, "seed": 0}
     return tune_cache.key(facts=facts, **{**said, **changes})  # type: ignore[arg-type]
+
+
+def program(form: str = "f", name: str = "gate_up", **hints: int) -> Described:
+    return Described((), form, (TunedKernel(name, ("a",), "abc", 1.0, {"a": Schedule(**hints)}),))
 
 
 def test_what_is_kept_comes_back_and_nothing_else_does(tmp_path: Path) -> None:
@@ -346,7 +350,8 @@ def test_what_is_kept_comes_back_and_nothing_else_does(tmp_path: Path) -> None:
     assert tune_cache.load(tmp_path, keyed(), 60) == found_one()
     sizes = dict(facts_of(task("linear_swiglu"), "bfloat16").headline[1])
     for change in (
-        {"form": "g"},
+        {"described": program("g")},
+        {"described": program(stages=4)},
         {"device": "NVIDIA H100"},
         {"measured": False},
         {"seed": 1},
@@ -354,7 +359,8 @@ def test_what_is_kept_comes_back_and_nothing_else_does(tmp_path: Path) -> None:
         {"sizes": {**sizes, "T": 4096}},
     ):
         assert tune_cache.load(tmp_path, keyed(**change), 60) is None
-    assert tune_cache.load(tmp_path, keyed(sizes={**sizes, "T": 8000}), 60) == found_one()  # the same bucket
+    for same in ({"sizes": {**sizes, "T": 8000}}, {"described": program(name="both")}):  # a bucket; names do not matter
+        assert tune_cache.load(tmp_path, keyed(**same), 60) == found_one()
     assert tune_cache.held(tmp_path)[0] == 1
 
 
@@ -371,13 +377,57 @@ def test_a_larger_budget_tunes_anew_unless_nothing_was_left_out(tmp_path: Path) 
     assert tune_cache.load(tmp_path, keyed(), 1000)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 1}', '{"key": {}, "found": {"kernels": 3}}'])
-def test_a_file_that_was_damaged_is_none(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[" * 100_000, '{"key": 1}', '{"key": {}, "found": {"kernels": 3}}', "\udcff"]
+)
+def test_a_file_that_was_damaged_is_told(text: str, tmp_path: Path) -> None:
     tune_cache.save(tmp_path, keyed(), found_one())
     (path,) = tmp_path.iterdir()
-    path.write_text(text)
-    assert tune_cache.load(tmp_path, keyed(), 60) is None
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(tune_cache.Damaged, match=re.escape(str(path))):
+        tune_cache.load(tmp_path, keyed(), 60)
     assert tune_cache.save(tmp_path, keyed(), found_one()) == "" and tune_cache.load(tmp_path, keyed(), 60)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("found", "ids"), {}),
+        (("found", "ids"), {"gate_up": "abc", "more": "def"}),
+        (("found", "kernels"), []),
+        (("found", "seconds"), 10**400),
+        (("found", "kernels", 0, "best", "schedule", "stages"), 99),
+        (("key", "seed"), "1"),
+    ],
+)
+def test_a_file_that_says_what_none_says_is_damaged(
+    place: tuple[str | int, ...], value: object, tmp_path: Path
+) -> None:
+    tune_cache.save(tmp_path, keyed(), found_one())
+    (path,) = tmp_path.iterdir()
+    part = whole = json.loads(path.read_text())
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    path.write_text(json.dumps(whole))
+    with pytest.raises(tune_cache.Damaged, match="is damaged"):
+        tune_cache.load(tmp_path, keyed(), 60)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    tune_cache.save(tmp_path, keyed(), found_one())
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(tune_cache.Damaged, match="cannot read"):
+        tune_cache.load(tmp_path, keyed(), 60)
+
+
+def test_a_result_that_is_dropped_is_gone(tmp_path: Path) -> None:
+    tune_cache.save(tmp_path, keyed(), found_one())
+    tune_cache.drop(tmp_path, keyed())
+    assert tune_cache.load(tmp_path, keyed(), 60) is None
+    tune_cache.drop(tmp_path, keyed())  # by another call, in the meantime
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -399,6 +449,11 @@ def test_another_programs_names_are_put_in(tmp_path: Path) -> None:
 
 # -- the command
 
+IN_GROUPS = Schedule(group_m=16)
+GROUPS_OF_16 = worked_candidate("linear_residual").replace(
+    "@kernel\n", "@kernel(block_m=128, block_n=256, stages=3, group_m=16)\n"
+)
+
 
 def tune(tmp_path: Path, *options: str, name: str = "linear_residual", **environ: str):  # type: ignore[no-untyped-def]
     file = str(ROOT / "tasks" / f"{name}.coda")
@@ -413,6 +468,7 @@ def tune(tmp_path: Path, *options: str, name: str = "linear_residual", **environ
         (("--seconds", "nan"), "positive"),
         (("--seconds", "x"), "invalid float"),
         (("--out", "no/such/folder.coda"), "folder does not exist"),
+        (("--out", "."), "is a folder"),
         (("--target", "sm_9"), "no device"),
         (("--shape", "llama3-8"), "llama3-8b"),
     ],
@@ -420,6 +476,19 @@ def tune(tmp_path: Path, *options: str, name: str = "linear_residual", **environ
 def test_bad_input_is_one_line(options: tuple[str, ...], words: str, tmp_path: Path) -> None:
     refused(tune(tmp_path, *options), 2, words)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_search(tmp_path: Path) -> None:
+    refused(tune(tmp_path, "--out", "x" * 300), 3, "cannot write xxx")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_asking_whether_a_place_can_be_written_changes_nothing_there(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "link").symlink_to("nothing")
+    for name in ("old", "new", "link"):
+        cli_tune._must_be_writable(str(tmp_path / name))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "old"] and (tmp_path / "old").read_text() == "old"
 
 
 def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -438,31 +507,71 @@ def test_a_program_that_is_refused_is_not_tuned(tmp_path: Path) -> None:
     assert "nothing was written" in done.stderr and not (tmp_path / "x.coda").exists()
 
 
-def kept(tmp_path: Path, name: str) -> None:
-    """Puts a result into the cache that a command in tmp_path asks: groups of 16 for its first kernel."""
+def kept(tmp_path: Path, name: str, best: Schedule = IN_GROUPS) -> Path:
+    """Puts a result into the cache that a command in tmp_path asks, for its first kernel; gives the file."""
     facts = facts_of(task(name), "bfloat16")
     of, sizes = asked(name), facts.headline[1]
     (kernel,) = kernels(of)
     form = hashlib.sha256(canonical(of.program).encode()).hexdigest()
-    tried = Try(kernel.name, Schedule(group_m=16), 2, Built(1.0, 168, 0, 200_000))
+    tried = Try(kernel.name, best, 2, Built(1.0, 168, 0, 200_000))
     result = KernelResult(kernel.name, (tried,), tried, tried, None)
     found = tune_cache.Found((result,), {kernel.name: kernel.id}, sizes, 60.0, False)
     folder = tune_cache.folder({"XDG_CACHE_HOME": str(tmp_path / "cache")})
-    assert tune_cache.save(folder, tune_cache.key(form, facts, sizes, "H200", False, 0), found) == ""
+    described = Described((), form, (kernel,))
+    assert tune_cache.save(folder, tune_cache.key(described, facts, sizes, "H200", False, 0), found) == ""
+    (path,) = folder.iterdir()
+    return path
 
 
-def test_a_hit_answers_at_once_with_the_hints_in_this_very_text(tmp_path: Path) -> None:
+def test_a_hit_answers_with_the_hints_in_this_very_text(tmp_path: Path) -> None:
     kept(tmp_path, "linear_residual")
     done = tune(tmp_path, "--seconds", "60")
-    expected = worked_candidate("linear_residual").replace(
-        "@kernel\n", "@kernel(block_m=128, block_n=256, stages=3, group_m=16)\n"
-    )
-    assert done.returncode == 0 and done.stdout == expected
+    assert done.returncode == 0 and done.stdout == GROUPS_OF_16
     assert "modelled, not measured" in done.stderr and "groups of 16" in done.stderr and "--fresh" in done.stderr
+
+
+def test_a_hit_as_data_and_in_a_file(tmp_path: Path) -> None:
+    kept(tmp_path, "linear_residual")
     said = json.loads(tune(tmp_path, "--seconds", "60", "--json", "--out", "tuned.coda").stdout)
-    assert said["cached"] and not said["measured"] and said["program"] == expected
-    assert said["out"] == "tuned.coda" and (tmp_path / "tuned.coda").read_text() == expected
+    assert said["cached"] and not said["measured"] and said["program"] == GROUPS_OF_16
+    assert said["out"] == "tuned.coda" and (tmp_path / "tuned.coda").read_text() == GROUPS_OF_16
     assert said["kernels"][0]["pick_from_best"] is None and said["kernels"][0]["hints"]["group_m"] == 16
+
+
+TOO_MUCH = Schedule(block_m=256, block_n=256, block_k=128, stages=8, mainloop="portable")  # shared memory
+
+
+def test_what_the_cache_says_is_judged_and_what_does_not_pass_is_tuned_anew(tmp_path: Path) -> None:
+    path = kept(tmp_path, "rope_backward", TOO_MUCH)
+    before = path.read_text()
+    done = tune(tmp_path, "--seconds", "0.01", "--json", "--out", "tuned.coda", name="rope_backward")
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and not said["cached"] and "block_m=256, block_n=256" not in said["program"]
+    assert len(done.stderr.strip().splitlines()) == 1 and "does not pass (BUILD_ERROR)" in done.stderr
+    assert path.read_text() != before and (tmp_path / "tuned.coda").read_text() == said["program"]
+
+
+def test_a_damaged_result_is_one_warning_and_tuned_anew(tmp_path: Path) -> None:
+    path = kept(tmp_path, "rope_backward")
+    path.write_text("[" * 100_000)
+    done = tune(tmp_path, "--seconds", "0.01", "--json", name="rope_backward")
+    assert done.returncode == 0 and not json.loads(done.stdout)["cached"], done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and f"{path} is damaged" in done.stderr
+    assert json.loads(path.read_text())["found"]["ids"]
+
+
+def test_that_the_schedule_as_written_stays_is_not_said_of_another_one() -> None:
+    """Of two texts that differ in their hints alone, the one that does not build gets no answer of the other's."""
+    plain = worked_candidate("linear_swiglu")
+    facts, sizes = facts_of(task("linear_swiglu"), "bfloat16"), asked("linear_swiglu").sizes
+
+    def key(text: str) -> tune_cache.Key:
+        with Workbench(text, facts, sizes, "H200", Case("device", sizes, 0, "normal", "auto")) as bench:
+            return tune_cache.key(bench.describe(), facts, sizes, "H200", False, 0)
+
+    first, hinted = key(plain), key(with_hints(plain, {"gate_up": hints_of(TOO_MUCH)}))
+    assert {name for name in first if first[name] != hinted[name]} == {"written"}
+    assert first == key(plain.replace("gate_up", "both"))
 
 
 def test_the_doctor_says_where_the_cache_is_and_how_big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
