@@ -58,7 +58,7 @@ def measured(name: str) -> tuple[int, float, float, float]:
     module, given = bound.module, bound.arguments
 
     def unseen() -> None:
-        module.REPEATS.clear()
+        module._REPEATS.clear()
         module.launch(**given)
 
     calls = max(1, _QUEUED // len(made.launches))

@@ -11,79 +11,22 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from coda_synth.coda_api.module_text import MODULE_NAMES
 from coda_synth.coda_api.program import Form, Kind, Value, walk
-from coda_synth.coda_api.spelling import ATOM, CALLS, COMPARE, FLOAT_WORDS, FUNCTIONS, INFIX, LOGIC, PRODUCT, SUM, UNARY
+from coda_synth.coda_api.spelling import ATOM, CALLS, COMPARE, FLOAT_WORDS, INFIX, LOGIC, PRODUCT, SUM, UNARY
 
 # A text and how strongly it binds. A value in halves mode has one per column segment.
 Text = tuple[str, int]
 Texts = tuple[Text, ...]
 
-_RESERVED = {
-    "tl",
-    "triton",
-    "torch",
-    "tile",
-    "tiles_m",
-    "tiles_n",
-    "tile_m",
-    "tile_n",
-    "row",
-    "col",
-    "rows",
-    "acc",
-    "k",
-}
-_RESERVED |= {"functools", "processors", "programs", "PROCESSORS", "prepare", "launch", "TensorDescriptor"}
-_RESERVED |= {f"{function}_g" for function in FUNCTIONS}  # what the Hopper form's library may hold
-_RESERVED |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SLICE", "BLOCK", "TILES", "float", "min", "max", "range"}
-_RESERVED |= {
-    "at",
-    "place",
-    "turn",
-    "first",
-    "start",
-    "tiles",
-    "live",
-    "left",
-    "right",
-    "at_m",
-    "at_n",
-    "at_k",
-    "owner",
-}
-_RESERVED |= {
-    "step",
-    "steps",
-    "slot",
-    "out_slot",
-    "stage",
-    "zero",
-    "accumulator",
-    "layout",
-    "half_layout",
-    "double_layout",
-}
-_RESERVED |= {
-    "full",
-    "empty",
-    "loaded",
-    "freed",
-    "slice_step",
-    "turn_step",
-    "gl",
-    "gluon",
-    "tma",
-    "tma_load",
-    "tma_store",
-    "mbarrier",
-    "described",
-    "described_g",
-}
-_RESERVED |= {"REPEATS", "MOST_REPEATS", "Address", "kept", "launched", "keep", "key", "again", "repeat", "str"}
-_RESERVED |= {"STAGES", "WARPS", "WHICH", "IN_SLOTS", "OUT_SLOTS", "PENDING", "i"}
-_RESERVED |= {"warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait", "fence_async_shared", "GluonDescriptor"}
-_RESERVED |= {"TensorDescriptor", "prepare", "launch", "programs", "PROCESSORS", "dict", "repr", "print"} | set(
-    FUNCTIONS
+# What kernels' texts call their own, beside what stands in the module around them.
+_RESERVED = MODULE_NAMES | frozenset(
+    """
+    tile tiles_m tiles_n tile_m tile_n row col rows acc k at place turn first start tiles live left right at_m at_n at_k
+    owner step steps slot out_slot stage zero accumulator layout half_layout double_layout full empty loaded freed
+    slice_step turn_step i BLOCK_M BLOCK_N BLOCK_K GROUP_M SLICE BLOCK TILES STAGES WARPS WHICH IN_SLOTS OUT_SLOTS
+    PENDING torch float min max range dict repr print str
+    """.split()
 )
 
 

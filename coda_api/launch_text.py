@@ -9,6 +9,7 @@ from typing import Any
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import number
 from coda_synth.coda_api.generated import KernelArg, Launch
+from coda_synth.coda_api.module_text import MODULE_NAMES
 from coda_synth.coda_api.program import Call, Kernel, Ref
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.unit_text import TRITON_DTYPES, UnitParam, UnitText, folded, triton_dtype
@@ -29,15 +30,19 @@ def launch_text(
     calls: list[UnitCall], arguments: tuple[str, ...], stored: Mapping[Ref, Any], sizes: Mapping[str, int]
 ) -> str:
     """The module's `launch`."""
-    return _Launcher(stored, arguments, sizes).text(calls)
+    return _Launcher(stored, arguments, sizes, {c.text.name for c in calls}).text(calls)
 
 
 class _Launcher:
     """Writes `launch`: sizes from shapes, the launches of an earlier call where one fits, or one after the other."""
 
-    def __init__(self, stored: Mapping[Ref, Any], arguments: tuple[str, ...], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, stored: Mapping[Ref, Any], arguments: tuple[str, ...], sizes: Mapping[str, int], functions: set[str]
+    ) -> None:
         self.stored, self.arguments, self.sizes = stored, arguments, sizes
-        self.symbols: dict[str, str] = {}
+        self.taken = MODULE_NAMES | functions | set(arguments)
+        self.symbols: dict[str, str] = {}  # by the name here, where its size is read
+        self.called: dict[str, str] = {}  # by the symbol, its name here
 
     def text(self, calls: list[UnitCall]) -> str:
         launches = [line for c in calls for line in self._launch(c)]
@@ -51,7 +56,7 @@ class _Launcher:
     def _repeated(self, calls: list[UnitCall], launches: list[str]) -> list[str]:
         """The launches of a call, or, where its key is known, what runs them again."""
         scalars = {c.call.args[p.tensor].input for c in calls for p in c.text.params if p.kind == "scalar"}
-        values = [f"str({name})" if name in scalars else f"{name}.data_ptr()" for name in self.arguments]
+        values = [f'f"{{{name}}}"' if name in scalars else f"{name}.data_ptr()" for name in self.arguments]
         key, again, repeat = (self._free(name) for name in ("key", "again", "repeat"))
         first = next(name for name in self.arguments if name not in scalars)
         parts = [*self.symbols, f"{first}.get_device()", *values]
@@ -59,17 +64,17 @@ class _Launcher:
         lines = [f"    {key} = (", *(f"        {line}" for line in folded(parts)), "    )"]
         return [
             *([whole] if len(whole) <= 118 else lines),
-            f"    if {again} := REPEATS.get({key}):",
+            f"    if {again} := _REPEATS.get({key}):",
             f"        for {repeat} in {again}:",
             f"            {repeat}()",
             "        return",
-            f"    keep({key}, [",
+            f"    _keep({key}, [",
             *(f"        {line}" for line in launches),
             "    ])",
         ]
 
     def _free(self, name: str) -> str:
-        while name in self.arguments or name in self.symbols:
+        while name in self.taken or name in self.symbols:
             name += "_"
         return name
 
@@ -77,9 +82,9 @@ class _Launcher:
         args = [self._argument(c, p) for p in c.text.params]
         grid = self._grid(c)
         given = [c.text.name, grid, *args, f"num_warps={c.warps}", f"num_stages={c.stages}"]
-        if len(text := f"launched({', '.join(given)}),") <= 108:
+        if len(text := f"_launched({', '.join(given)}),") <= 108:
             return [text]
-        return ["launched(", *(f"    {line}" for line in folded(given, 108)), "),"]
+        return ["_launched(", *(f"    {line}" for line in folded(given, 108)), "),"]
 
     def _grid(self, c: UnitCall) -> str:
         if c.text.grid == "one":
@@ -87,12 +92,13 @@ class _Launcher:
         unit = c.call.unit
         if c.text.grid == "rows":
             assert c.text.rows is not None
-            return f"(triton.cdiv({self._size(c.call.dim(c.text.rows))}, {c.text.block_rows}),)"
+            rows = self._size(c.call.dim(c.text.rows))
+            return f"(-(-{rows if rows.isidentifier() else f'({rows})'} // {c.text.block_rows}),)"
         assert isinstance(unit, Kernel) and c.schedule is not None
         rows, cols = self._size(c.call.dim(unit.rows)), self._size(c.call.dim(unit.cols))
         device = next(self._tensor(c, p).name for p in c.text.params if p.kind in ("pointer", "descriptor"))
         tiles = f"{device}.device, {rows}, {c.schedule.block_m}, {cols}, {c.text.step or c.schedule.block_n}"
-        return f"programs_for_pieces({tiles}, {c.text.pieces})" if c.text.pieces > 1 else f"programs({tiles})"
+        return f"_programs_for_pieces({tiles}, {c.text.pieces})" if c.text.pieces > 1 else f"_programs({tiles})"
 
     def _tensor(self, c: UnitCall, param: UnitParam) -> Any:
         return _tensor(c, param, self.stored)
@@ -100,9 +106,10 @@ class _Launcher:
     def _argument(self, c: UnitCall, p: UnitParam) -> str:
         if p.kind == "descriptor" and c.text.gluon:
             tensor = self._tensor(c, p)
-            return f"described_g({tensor.name}, {list(p.block)}, {triton_dtype(tensor.dtype).replace('tl.', 'gl.')})"
+            dtype = triton_dtype(tensor.dtype).removeprefix("tl.")
+            return f'_described_g({tensor.name}, {list(p.block)}, "{dtype}")'
         if p.kind == "descriptor":
-            return f"described({self._tensor(c, p).name}, {list(p.block)})"
+            return f"_described({self._tensor(c, p).name}, {list(p.block)})"
         if p.kind == "pointer":
             return str(self._tensor(c, p).name)
         if p.kind == "size":
@@ -128,10 +135,11 @@ class _Launcher:
         return " * ".join(over) + "".join(f" // {n}" for n in under)
 
     def _symbol(self, symbol: str) -> str:
-        name = symbol if symbol not in self.arguments else f"{symbol}_size"
-        if name not in self.symbols:
-            self.symbols[name] = self._source(symbol)
-        return name
+        if symbol not in self.called:
+            source = self._source(symbol)  # first, because it may need other symbols
+            name = self.called[symbol] = self._free(f"{symbol}_size" if symbol in self.taken else symbol)
+            self.symbols[name] = source
+        return self.called[symbol]
 
     def _source(self, symbol: str) -> str:
         """Where a symbol's size can be read: the shape of the first argument that has it, alone if possible."""

@@ -24,7 +24,7 @@ from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.groups import padding, tile_step
 from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text
-from coda_synth.coda_api.module_text import head_text, module_text, prepare_text
+from coda_synth.coda_api.module_text import MODULE_NAMES, head_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import ALLOWED, Schedule
 from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name
@@ -104,10 +104,10 @@ class _Lowering:
     prepare_lines: list[str] = field(default_factory=list)
     used_schedules: dict[str, Schedule] = field(default_factory=dict)
     names_by_key: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
     notes: list[Diagnostic] = field(default_factory=list)
 
     def run(self) -> Generated:
-        self.names = Names(self._all_names())
         self.outputs = {
             ref: [n for n, r in self.program.outputs.items() if r == ref] for ref in self.program.outputs.values()
         }
@@ -120,6 +120,7 @@ class _Lowering:
             if isinstance(call.unit, Kernel):
                 self.used_schedules[call.name] = self._schedule(call, call.unit)
             self._store_outputs(call)
+        self.names = Names(self._all_names())
         for call in live:
             self._lower_call(call)
         return self._generated()
@@ -127,7 +128,7 @@ class _Lowering:
     def _all_names(self) -> set[str]:
         """Every identifier that stands beside the module's functions: they are called otherwise."""
         taken = {p.name for p in self.program.params} | {s.name for s in self.signature.inputs} | set(self.sizes)
-        taken |= {f"{call.name}_{output}" for call in self.program.calls for output in call.unit.outputs}
+        taken |= {stored.name for stored in self.stored.values()}
         for unit in self.program.units.values():
             taken |= {p.name for p in unit.params} | set(unit.outputs)
         return taken
@@ -144,8 +145,9 @@ class _Lowering:
             )
 
     def _tensor_name(self, wanted: str) -> str:
-        """A name that no input and no other tensor has: "a_b" of "c" and "a" of "b_c" would be one."""
-        taken = {stored.name for stored in self.stored.values()}
+        """A name that no input, no other tensor ("a_b" of "c" and "a" of "b_c" would be one) and nothing in the module
+        has."""
+        taken = MODULE_NAMES | {stored.name for stored in self.stored.values()}
         numbered = (f"{wanted}_{number}" for number in itertools.count(2))
         return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
 
@@ -303,6 +305,9 @@ class _Lowering:
 
     def _prepare(self, call: Call, live: Mapping[str, Value]) -> None:
         names = {p: self._of(r).name for p, r in call.args.items() if r.input or r.call}
+        if "torch" in names.values():  # which `prepare` imports
+            self.hidden.setdefault("torch", self.names.new("torch"))
+            names = {p: self.hidden.get(name, name) for p, name in names.items()}
         sizes = {s: d.size(self.sizes) for s, d in call.binding.items()}
         emitter = PreparationEmitter(names, sizes, uses(live.values()), self.names)
         for output, value in live.items():
@@ -327,7 +332,7 @@ class _Lowering:
         source = module_text(
             head_text(title, self.program.name, self.form or "", self.processors, gluon, pieces),
             self.texts.values(),
-            prepare_text(prepared_from, self.prepare_lines, self.prepared),
+            prepare_text(prepared_from, self.prepare_lines, self.prepared, self.hidden),
             launch_text(self.calls, arguments, self.stored, self.sizes),
         )
         return Generated(

@@ -1,10 +1,16 @@
-"""What stands around a generated module's kernels and `launch`: its head with what launches share, and `prepare`."""
+"""What stands around a generated module's kernels and `launch`: its head with what launches share, and `prepare`.
+
+What `launch` calls has names with an underscore in front, which the language refuses, because a program's inputs are
+parameters of `launch` under their own names. `MODULE_NAMES` is everything else that an author's names must not hide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+import builtins
+from collections.abc import Iterable, Mapping
 
-from coda_synth.coda_api.spelling import library
+from coda_synth.coda_api.spelling import FUNCTIONS, GLUON_FUNCTIONS, library
 
 _HEAD = '''"""{title}
 
@@ -22,37 +28,37 @@ PROCESSORS = {processors}  # persistent programs where no GPU says how many it h
 _DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor\n"
 _DESCRIBED = '''
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 '''
 _PROGRAMS = '''
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 '''
 _PIECES = '''
 
-def programs_for_pieces(device, rows, block_m, columns, block_n, pieces):
+def _programs_for_pieces(device, rows, block_m, columns, block_n, pieces):
     """The grid of a persistent kernel whose work is a piece of a tile's sum."""
-    return (min(-(-rows // block_m) * -(-columns // block_n) * pieces, processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n) * pieces, _processors(device)),)
 '''
 _REPEATS = '''
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -62,31 +68,31 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 '''
 _GLUON = '''
 
-def described_g(tensor, box, dtype):
-    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+def _described_g(tensor, box, dtype):
+    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory. dtype: its name in Gluon."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, getattr(gl, dtype))
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 '''
 _GLUON_IMPORTS = """from triton.experimental import gluon
@@ -101,6 +107,27 @@ _GLUON_NAMES = """
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 """
+
+
+def _module_names() -> frozenset[str]:
+    """What a module with every part defines, imports or takes from Python, read off the texts themselves."""
+    head = _HEAD.format(title="", note="", imports=_GLUON_IMPORTS + _DESCRIPTOR, processors=0)
+    tree = ast.parse("".join((head, _GLUON_NAMES, _PROGRAMS, _PIECES, _DESCRIBED, _GLUON, _REPEATS)))
+    found = {"prepare", "launch", *FUNCTIONS, *(f"{name}_g" for name in (*FUNCTIONS, *GLUON_FUNCTIONS))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name) and hasattr(builtins, node.id):
+            found.add(node.id)
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(found)
+
+
+MODULE_NAMES = _module_names()
 
 
 def head_text(title: str, program: str, form: str, processors: int, gluon: bool, pieces: bool = False) -> str:
@@ -130,10 +157,11 @@ def module_text(head: str, kernels: Iterable[str], prepare: str, launch: str) ->
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
 
 
-def prepare_text(arguments: Iterable[str], lines: list[str], prepared: list[str]) -> str:
-    """The module's `prepare`."""
+def prepare_text(arguments: Iterable[str], lines: list[str], prepared: list[str], hidden: Mapping[str, str]) -> str:
+    """The module's `prepare`. hidden: parameters called like what it imports, and the names that `lines` have for
+    them."""
     head = [f"def prepare({', '.join(arguments)}):", '    """Rearranges the weights, once for each update of them."""']
     if lines:
-        head += ["    import torch", ""]
+        head += [*(f"    {name} = {parameter}" for parameter, name in hidden.items()), "    import torch", ""]
     result = ", ".join(f'"{name}": {name}' for name in prepared)
     return "\n".join([*head, *(f"    {line}" for line in lines), f"    return {{{result}}}"]) + "\n"

@@ -26,13 +26,13 @@ def run_only(bound: Bound, number: int) -> None:
         if next(places) == number:
             kernel[grid](*arguments, **options)
 
-    plain, names["launched"] = names["launched"], launched
-    names["REPEATS"].clear()  # of earlier calls, which would run them all
+    plain, names["_launched"] = names["_launched"], launched
+    names["_REPEATS"].clear()  # of earlier calls, which would run them all
     try:
         bound.launch()
     finally:
-        names["launched"] = plain
-        names["REPEATS"].clear()
+        names["_launched"] = plain
+        names["_REPEATS"].clear()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 

@@ -86,6 +86,23 @@ def p(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], c: Tensor["
     d = T_epilogue_sums(b.rows)
     return {"y": a.y, "a_y": a.my, "tl": d.live, "torch": b.all}
 """,
+    "names of what launches share": """
+@kernel
+def programs_for_pieces(x: Tensor["M", "K"], w: Tensor["N", "K"], t: Tensor["M", "N"], s: Scalar):
+    z = gemm(x, w)
+    return {"g": z * s + t, "pieces": tile_sum(z, "N")}
+
+@finisher
+def processors(q: Partial["M", "N"]):
+    return {"v": total_sum(q)}
+
+@program
+def p(keep: Tensor["T", "D"], described: Tensor["F", "D"], triton: Tensor["T", "F"], str: Scalar):
+    described_2 = programs_for_pieces(keep, described, triton, str)
+    programs_for = programs_for_pieces(keep, described, triton, 2)
+    launched = processors(described_2.pieces)
+    return {"g": described_2.g, "REPEATS": programs_for.g, "torch": launched.v}
+""",
     "a size that no tensor of the launch has": """
 @kernel
 def f(t: Tensor["M", "N"], d: Size["D"]):

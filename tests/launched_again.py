@@ -76,7 +76,7 @@ def seen(name: str, form: str) -> dict[str, Any]:
     moved = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
     elsewhere = logged(functools.partial(module.launch, **moved))[0]
     held = [weakref.ref(v) for v in moved.values() if isinstance(v, torch.Tensor)]
-    kept = len(module.REPEATS)
+    kept = len(module._REPEATS)
     del moved
     logged(functools.partial(module.launch, **{n: v * 2 if isinstance(v, float) else v for n, v in given.items()}))
     return {
@@ -87,7 +87,7 @@ def seen(name: str, form: str) -> dict[str, Any]:
         "elsewhere": elsewhere,
         "held": sum(reference() is not None for reference in held),
         "kept": kept,
-        "kept with other scalars": len(module.REPEATS),
+        "kept with other scalars": len(module._REPEATS),
         "scalars": sum(isinstance(v, float) for v in given.values()),
         "microseconds": 1e6 * took,
     }

@@ -54,7 +54,7 @@ def test_tiles_step_by_whole_groups(width: int, step: int) -> None:
     made = heads("pointer", H=width)
     tiles = {launch.call: launch.tiles for launch in made.launches}
     assert tiles["q"] == 64 * -(-32 * width // step)
-    assert f"programs(x.device, T, 128, H * HQ, {step})" in made.source
+    assert f"_programs(x.device, T, 128, H * HQ, {step})" in made.source
     sig = signature(task("qknorm_rope"))
     program = read(worked_candidate("qknorm_rope"), sig)
     priced = program_cost(program, sig, HEADS | {"H": width}, made.schedules, device("H200"))

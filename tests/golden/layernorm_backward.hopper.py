@@ -25,34 +25,34 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-def described_g(tensor, box, dtype):
-    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+def _described_g(tensor, box, dtype):
+    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory. dtype: its name in Gluon."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, getattr(gl, dtype))
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -62,25 +62,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -532,40 +532,36 @@ def launch(
         a_dgamma.data_ptr(), a_dbeta.data_ptr(), dg_total.data_ptr(), dbeta_total.data_ptr(), db_total.data_ptr(),
         g_dw.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            sums, programs(dz.device, T, 32, E, 256), described(dz, [32, 256]), described(z, [32, 256]), f_v, f_c,
+    _keep(key, [
+        _launched(
+            sums, _programs(dz.device, T, 32, E, 256), _described(dz, [32, 256]), _described(z, [32, 256]), f_v, f_c,
             p_s1, p_s2, p_db, T, E, 32, 256, 1, num_warps=8, num_stages=2,
         ),
-        launched(
-            means, (triton.cdiv(T, 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32,
-            num_warps=4, num_stages=2,
+        _launched(
+            means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,
+            num_stages=2,
         ),
-        launched(
-            norm, programs(dz.device, T, 128, D, 256), described_g(dz, [128, 64], gl.bfloat16),
-            described_g(w, [64, 256], gl.bfloat16), described_g(x, [128, 32], gl.bfloat16), gamma, beta, mu, r, s_s1,
-            s_s2, described_g(dres, [128, 32], gl.bfloat16), described_g(a_dx, [128, 32], gl.bfloat16),
-            described_g(a_y, [128, 32], gl.bfloat16), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, num_warps=8,
+        _launched(
+            norm, _programs(dz.device, T, 128, D, 256), _described_g(dz, [128, 64], "bfloat16"),
+            _described_g(w, [64, 256], "bfloat16"), _described_g(x, [128, 32], "bfloat16"), gamma, beta, mu, r, s_s1,
+            s_s2, _described_g(dres, [128, 32], "bfloat16"), _described_g(a_dx, [128, 32], "bfloat16"),
+            _described_g(a_y, [128, 32], "bfloat16"), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, num_warps=8,
             num_stages=3,
         ),
-        launched(
-            columns, (triton.cdiv(D, 32),), a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4,
-            num_stages=2,
+        _launched(
+            columns, (-(-D // 32),), a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            columns, (triton.cdiv(D, 32),), a_dbeta, dbeta_total, D, a_dbeta.shape[0], 32, 32, num_warps=4,
-            num_stages=2,
+        _launched(
+            columns, (-(-D // 32),), a_dbeta, dbeta_total, D, a_dbeta.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            columns, (triton.cdiv(E, 32),), p_db, db_total, E, p_db.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            weights, programs(dz.device, E, 128, D, 128), described_g(dz, [64, 128], gl.bfloat16),
-            described_g(a_y, [64, 128], gl.bfloat16), described_g(g_dw, [128, 128], gl.bfloat16), E, D, T, 128, 128,
+        _launched(columns, (-(-E // 32),), p_db, db_total, E, p_db.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            weights, _programs(dz.device, E, 128, D, 128), _described_g(dz, [64, 128], "bfloat16"),
+            _described_g(a_y, [64, 128], "bfloat16"), _described_g(g_dw, [128, 128], "bfloat16"), E, D, T, 128, 128,
             64, 8, 5, 4, num_warps=4, num_stages=5,
         ),
     ])

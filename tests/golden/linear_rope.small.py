@@ -14,33 +14,33 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def programs_for_pieces(device, rows, block_m, columns, block_n, pieces):
+def _programs_for_pieces(device, rows, block_m, columns, block_n, pieces):
     """The grid of a persistent kernel whose work is a piece of a tile's sum."""
-    return (min(-(-rows // block_m) * -(-columns // block_n) * pieces, processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n) * pieces, _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -50,25 +50,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -223,33 +223,33 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y, q_pieces, k_pieces,
         f_hi.data_ptr(), f_lo.data_ptr(), q_y.data_ptr(), k_y.data_ptr(), v_y.data_ptr(), q_pieces.data_ptr(),
         k_pieces.data_ptr(), v_pieces.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            rotary_pieces, programs_for_pieces(x.device, T, 16, H * HQ, 128, 4), described(x, [16, 64]),
-            described(w_q, [128, 64]), q_pieces, T, H * HQ, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
+    _keep(key, [
+        _launched(
+            rotary_pieces, _programs_for_pieces(x.device, T, 16, H * HQ, 128, 4), _described(x, [16, 64]),
+            _described(w_q, [128, 64]), q_pieces, T, H * HQ, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
         ),
-        launched(
-            rotary, programs(q_pieces.device, T, 16, H * HQ, 128), q_pieces, pos, f_hi, f_lo, described(q_y, [16, 32]),
-            T, H * HQ, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
+        _launched(
+            rotary, _programs(q_pieces.device, T, 16, H * HQ, 128), q_pieces, pos, f_hi, f_lo,
+            _described(q_y, [16, 32]), T, H * HQ, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
         ),
-        launched(
-            rotary_pieces, programs_for_pieces(x.device, T, 16, H * HK, 128, 4), described(x, [16, 64]),
-            described(w_k, [128, 64]), k_pieces, T, H * HK, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
+        _launched(
+            rotary_pieces, _programs_for_pieces(x.device, T, 16, H * HK, 128, 4), _described(x, [16, 64]),
+            _described(w_k, [128, 64]), k_pieces, T, H * HK, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
         ),
-        launched(
-            rotary, programs(k_pieces.device, T, 16, H * HK, 128), k_pieces, pos, f_hi, f_lo, described(k_y, [16, 32]),
-            T, H * HK, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
+        _launched(
+            rotary, _programs(k_pieces.device, T, 16, H * HK, 128), k_pieces, pos, f_hi, f_lo,
+            _described(k_y, [16, 32]), T, H * HK, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
         ),
-        launched(
-            linear_pieces, programs_for_pieces(x.device, T, 16, H * HK, 32, 4), described(x, [16, 64]),
-            described(w_v, [32, 64]), v_pieces, T, H * HK, D, 16, 32, 64, 8, 4, num_warps=4, num_stages=8,
+        _launched(
+            linear_pieces, _programs_for_pieces(x.device, T, 16, H * HK, 32, 4), _described(x, [16, 64]),
+            _described(w_v, [32, 64]), v_pieces, T, H * HK, D, 16, 32, 64, 8, 4, num_warps=4, num_stages=8,
         ),
-        launched(
-            linear, programs(v_pieces.device, T, 16, H * HK, 32), v_pieces, described(v_y, [16, 32]), T, H * HK, 16,
+        _launched(
+            linear, _programs(v_pieces.device, T, 16, H * HK, 32), v_pieces, _described(v_y, [16, 32]), T, H * HK, 16,
             32, 8, 4, num_warps=8, num_stages=8,
         ),
     ])

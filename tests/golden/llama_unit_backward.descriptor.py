@@ -15,28 +15,28 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -46,25 +46,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -380,63 +380,63 @@ def launch(
         s1_s.data_ptr(), dw2_dw.data_ptr(), b3_dx.data_ptr(), b3_y.data_ptr(), b3_dgamma.data_ptr(),
         g1_total.data_ptr(), dw1_dw.data_ptr(), b4_dy.data_ptr(), dw_o_dw.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            rope, programs(dqkv.device, T, 32, Q, 256), described(dqkv, [32, 256]), described(qkv, [32, 256]), pos,
-            f_hi, f_lo, described(b0_dz, [32, 256]), b0_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+    _keep(key, [
+        _launched(
+            rope, _programs(dqkv.device, T, 32, Q, 256), _described(dqkv, [32, 256]), _described(qkv, [32, 256]), pos,
+            f_hi, f_lo, _described(b0_dz, [32, 256]), b0_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
         ),
-        launched(
-            statistic, (triton.cdiv(T, 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
+        _launched(
+            statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            norm, programs(b0_dz.device, T, 128, D, 256), described(b0_dz, [128, 64]), described(w_qkv, [64, 256]),
-            described(x2, [128, 64]), gamma2, r2, s2_s, described(dx2, [128, 64]), described(b1_dx, [128, 64]),
-            described(b1_y, [128, 64]), b1_dgamma, T, D, Q, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            norm, _programs(b0_dz.device, T, 128, D, 256), _described(b0_dz, [128, 64]), _described(w_qkv, [64, 256]),
+            _described(x2, [128, 64]), gamma2, r2, s2_s, _described(dx2, [128, 64]), _described(b1_dx, [128, 64]),
+            _described(b1_y, [128, 64]), b1_dgamma, T, D, Q, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            columns, (triton.cdiv(D, 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4,
-            num_stages=2,
+        _launched(
+            columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            weights, programs(b0_dz.device, Q, 128, D, 256), described(b0_dz, [64, 128]), described(b1_y, [64, 256]),
-            described(dw_qkv_dw, [128, 128]), Q, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
-        ),
-        launched(
-            gated, programs(b1_dx.device, T, 128, F, 256), described(b1_dx, [128, 64]), described(w2, [64, 256]),
-            described(z1, [128, 64]), described(b2_dz, [128, 64]), described(b2_act, [128, 32]), b2_zdz, T, F, D, 128,
-            256, 64, 8, num_warps=8, num_stages=3,
-        ),
-        launched(
-            statistic, (triton.cdiv(T, 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            weights, programs(b1_dx.device, D, 128, F, 256), described(b1_dx, [64, 128]), described(b2_act, [64, 256]),
-            described(dw2_dw, [128, 128]), D, F, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
-        ),
-        launched(
-            norm, programs(b2_dz.device, T, 128, D, 256), described(b2_dz, [128, 64]), described(w1, [64, 256]),
-            described(x1, [128, 64]), gamma1, r1, s1_s, described(b1_dx, [128, 64]), described(b3_dx, [128, 64]),
-            described(b3_y, [128, 64]), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, num_warps=8, num_stages=3,
-        ),
-        launched(
-            columns, (triton.cdiv(D, 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4,
-            num_stages=2,
-        ),
-        launched(
-            weights, programs(b2_dz.device, 2 * F, 128, D, 256), described(b2_dz, [64, 128]),
-            described(b3_y, [64, 256]), described(dw1_dw, [128, 128]), 2 * F, D, T, 128, 256, 64, 8, num_warps=8,
+        _launched(
+            weights, _programs(b0_dz.device, Q, 128, D, 256), _described(b0_dz, [64, 128]),
+            _described(b1_y, [64, 256]), _described(dw_qkv_dw, [128, 128]), Q, D, T, 128, 256, 64, 8, num_warps=8,
             num_stages=3,
         ),
-        launched(
-            data, programs(b3_dx.device, T, 128, A, 256), described(b3_dx, [128, 64]), described(w_o, [64, 256]),
-            described(b4_dy, [128, 128]), T, A, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            gated, _programs(b1_dx.device, T, 128, F, 256), _described(b1_dx, [128, 64]), _described(w2, [64, 256]),
+            _described(z1, [128, 64]), _described(b2_dz, [128, 64]), _described(b2_act, [128, 32]), b2_zdz, T, F, D,
+            128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            weights, programs(b3_dx.device, D, 128, A, 256), described(b3_dx, [64, 128]), described(y0, [64, 256]),
-            described(dw_o_dw, [128, 128]), D, A, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        _launched(
+            weights, _programs(b1_dx.device, D, 128, F, 256), _described(b1_dx, [64, 128]),
+            _described(b2_act, [64, 256]), _described(dw2_dw, [128, 128]), D, F, T, 128, 256, 64, 8, num_warps=8,
+            num_stages=3,
+        ),
+        _launched(
+            norm, _programs(b2_dz.device, T, 128, D, 256), _described(b2_dz, [128, 64]), _described(w1, [64, 256]),
+            _described(x1, [128, 64]), gamma1, r1, s1_s, _described(b1_dx, [128, 64]), _described(b3_dx, [128, 64]),
+            _described(b3_y, [128, 64]), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        ),
+        _launched(
+            columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
+        ),
+        _launched(
+            weights, _programs(b2_dz.device, 2 * F, 128, D, 256), _described(b2_dz, [64, 128]),
+            _described(b3_y, [64, 256]), _described(dw1_dw, [128, 128]), 2 * F, D, T, 128, 256, 64, 8, num_warps=8,
+            num_stages=3,
+        ),
+        _launched(
+            data, _programs(b3_dx.device, T, 128, A, 256), _described(b3_dx, [128, 64]), _described(w_o, [64, 256]),
+            _described(b4_dy, [128, 128]), T, A, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        ),
+        _launched(
+            weights, _programs(b3_dx.device, D, 128, A, 256), _described(b3_dx, [64, 128]), _described(y0, [64, 256]),
+            _described(dw_o_dw, [128, 128]), D, A, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
     ])

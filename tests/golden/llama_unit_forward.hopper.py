@@ -25,34 +25,34 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-def described_g(tensor, box, dtype):
-    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+def _described_g(tensor, box, dtype):
+    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory. dtype: its name in Gluon."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, getattr(gl, dtype))
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -62,25 +62,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @gluon.jit
@@ -561,41 +561,37 @@ def launch(
     Q = w_qkv.shape[0]
     key = (
         T, D, A, F, Q, y0.get_device(), y0.data_ptr(), x0.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(),
-        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(),
+        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), f"{eps}", f_hi.data_ptr(), f_lo.data_ptr(),
         a_x.data_ptr(), a_h.data_ptr(), a_ssq.data_ptr(), r1_r.data_ptr(), b_z.data_ptr(), b_act.data_ptr(),
         c_x.data_ptr(), c_h.data_ptr(), c_ssq.data_ptr(), r2_r.data_ptr(), d_y.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            residual, programs(y0.device, T, 128, D, 256), described_g(y0, [128, 64], gl.bfloat16),
-            described_g(w_o, [256, 64], gl.bfloat16), described_g(x0, [128, 64], gl.bfloat16), gamma1,
-            described_g(a_x, [128, 64], gl.bfloat16), described_g(a_h, [128, 64], gl.bfloat16), a_ssq, T, D, A, 128,
+    _keep(key, [
+        _launched(
+            residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
+            _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
+            _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
             256, 64, 8, 3, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            rms, (triton.cdiv(T, 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            gate_up, _programs(a_h.device, T, 128, 2 * F, 128), _described_g(a_h, [128, 64], "bfloat16"),
+            _described_g(w1, [128, 64], "bfloat16"), r1_r, _described_g(b_z, [128, 64], "bfloat16"),
+            _described_g(b_act, [128, 32], "bfloat16"), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
         ),
-        launched(
-            gate_up, programs(a_h.device, T, 128, 2 * F, 128), described_g(a_h, [128, 64], gl.bfloat16),
-            described_g(w1, [128, 64], gl.bfloat16), r1_r, described_g(b_z, [128, 64], gl.bfloat16),
-            described_g(b_act, [128, 32], gl.bfloat16), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
-        ),
-        launched(
-            residual, programs(b_act.device, T, 128, D, 256), described_g(b_act, [128, 64], gl.bfloat16),
-            described_g(w2, [256, 64], gl.bfloat16), described_g(a_x, [128, 64], gl.bfloat16), gamma2,
-            described_g(c_x, [128, 64], gl.bfloat16), described_g(c_h, [128, 64], gl.bfloat16), c_ssq, T, D, F, 128,
+        _launched(
+            residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
+            _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
+            _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
             256, 64, 8, 3, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            rms, (triton.cdiv(T, 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            rotary, programs(c_h.device, T, 128, Q, 128), described_g(c_h, [128, 64], gl.bfloat16),
-            described_g(w_qkv, [128, 64], gl.bfloat16), r2_r, pos, f_hi, f_lo,
-            described_g(d_y, [128, 128], gl.bfloat16), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+        _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
+            _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,
+            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
         ),
     ])

@@ -14,23 +14,23 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -40,25 +40,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -290,35 +290,31 @@ def launch(
     Q = w_qkv.shape[0]
     key = (
         T, D, A, F, Q, y0.get_device(), y0.data_ptr(), x0.data_ptr(), w_o.data_ptr(), gamma1.data_ptr(), w1.data_ptr(),
-        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), str(eps), f_hi.data_ptr(), f_lo.data_ptr(),
+        w2.data_ptr(), gamma2.data_ptr(), w_qkv.data_ptr(), pos.data_ptr(), f"{eps}", f_hi.data_ptr(), f_lo.data_ptr(),
         a_x.data_ptr(), a_h.data_ptr(), a_ssq.data_ptr(), r1_r.data_ptr(), b_z.data_ptr(), b_act.data_ptr(),
         c_x.data_ptr(), c_h.data_ptr(), c_ssq.data_ptr(), r2_r.data_ptr(), d_y.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            residual, programs(y0.device, T, 128, D, 256), y0, w_o, x0, gamma1, a_x, a_h, a_ssq, T, D, A, 128, 256, 64,
-            8, num_warps=8, num_stages=3,
+    _keep(key, [
+        _launched(
+            residual, _programs(y0.device, T, 128, D, 256), y0, w_o, x0, gamma1, a_x, a_h, a_ssq, T, D, A, 128, 256,
+            64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            rms, (triton.cdiv(T, 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            gate_up, programs(a_h.device, T, 128, 2 * F, 256), a_h, w1, r1_r, b_z, b_act, T, F, D, 128, 256, 64, 8,
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            gate_up, _programs(a_h.device, T, 128, 2 * F, 256), a_h, w1, r1_r, b_z, b_act, T, F, D, 128, 256, 64, 8,
             num_warps=8, num_stages=3,
         ),
-        launched(
-            residual, programs(b_act.device, T, 128, D, 256), b_act, w2, a_x, gamma2, c_x, c_h, c_ssq, T, D, F, 128,
+        _launched(
+            residual, _programs(b_act.device, T, 128, D, 256), b_act, w2, a_x, gamma2, c_x, c_h, c_ssq, T, D, F, 128,
             256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            rms, (triton.cdiv(T, 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            rotary, programs(c_h.device, T, 128, Q, 256), c_h, w_qkv, r2_r, pos, f_hi, f_lo, d_y, T, Q, D, 128, 256,
+        _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            rotary, _programs(c_h.device, T, 128, Q, 256), c_h, w_qkv, r2_r, pos, f_hi, f_lo, d_y, T, Q, D, 128, 256,
             64, 8, num_warps=8, num_stages=3,
         ),
     ])

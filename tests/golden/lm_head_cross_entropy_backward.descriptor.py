@@ -15,28 +15,28 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -46,25 +46,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -214,27 +214,25 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     V = w.shape[0]
     D = h.shape[1]
     key = (
-        T, V, D, h.get_device(), h.data_ptr(), w.data_ptr(), lse.data_ptr(), target.data_ptr(), str(alpha),
+        T, V, D, h.get_device(), h.data_ptr(), w.data_ptr(), lse.data_ptr(), target.data_ptr(), f"{alpha}",
         a_dz.data_ptr(), a_zdz.data_ptr(), b_s.data_ptr(), c_dh.data_ptr(), d_dw.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            gradient, programs(h.device, T, 128, V, 256), described(h, [128, 64]), described(w, [256, 64]), lse,
-            target, described(a_dz, [128, 16]), a_zdz, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+    _keep(key, [
+        _launched(
+            gradient, _programs(h.device, T, 128, V, 256), _described(h, [128, 64]), _described(w, [256, 64]), lse,
+            target, _described(a_dz, [128, 16]), a_zdz, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            statistic, (triton.cdiv(T, 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
+        _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            hidden, _programs(a_dz.device, T, 128, D, 256), _described(a_dz, [128, 64]), _described(w, [64, 256]),
+            alpha, _described(c_dh, [128, 128]), T, D, V, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            hidden, programs(a_dz.device, T, 128, D, 256), described(a_dz, [128, 64]), described(w, [64, 256]), alpha,
-            described(c_dh, [128, 128]), T, D, V, 128, 256, 64, 8, num_warps=8, num_stages=3,
-        ),
-        launched(
-            weights, programs(a_dz.device, V, 128, D, 256), described(a_dz, [64, 128]), described(h, [64, 256]), alpha,
-            described(d_dw, [128, 128]), V, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            weights, _programs(a_dz.device, V, 128, D, 256), _described(a_dz, [64, 128]), _described(h, [64, 256]),
+            alpha, _described(d_dw, [128, 128]), V, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
     ])

@@ -24,34 +24,34 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-def described_g(tensor, box, dtype):
-    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory."""
-    layout = gl.NVMMASharedLayout.get_default_for(box, dtype)
+def _described_g(tensor, box, dtype):
+    """A TMA descriptor as Gluon wants it, with the box's layout in shared memory. dtype: its name in Gluon."""
+    layout = gl.NVMMASharedLayout.get_default_for(box, getattr(gl, dtype))
     return GluonDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box, layout)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -61,25 +61,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -253,23 +253,23 @@ def per_token(
     total = top + tl.log(weight)
     tl.store(lse_out + rows, total, mask=rows < M)
     target_rows = tl.load(target + rows, mask=rows < M, other=0)
-    kept_2 = target_rows != -100
+    kept = target_rows != -100
     chosen_rows = tl.load(chosen + rows, mask=rows < M, other=0).to(tl.float32)
-    loss = tl.where(kept_2, total - chosen_rows, 0.0)
+    loss = tl.where(kept, total - chosen_rows, 0.0)
     tl.store(loss_out + rows, loss, mask=rows < M)
-    kept_3 = tl.where(kept_2, 1.0, 0.0)
-    tl.store(kept_out + rows, kept_3, mask=rows < M)
+    kept_2 = tl.where(kept, 1.0, 0.0)
+    tl.store(kept_out + rows, kept_2, mask=rows < M)
 
 
 @triton.jit
-def average_sums(loss, kept_2, mean_out, M, BLOCK: tl.constexpr):
+def average_sums(loss, kept, mean_out, M, BLOCK: tl.constexpr):
     running_sum = tl.zeros((BLOCK,), tl.float32)
     running_sum_2 = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, M, BLOCK):
         rows = start + tl.arange(0, BLOCK)
         loss_rows = tl.load(loss + rows, mask=rows < M, other=0).to(tl.float32)
         running_sum += tl.where(rows < M, loss_rows, 0.0)
-        kept_rows = tl.load(kept_2 + rows, mask=rows < M, other=0).to(tl.float32)
+        kept_rows = tl.load(kept + rows, mask=rows < M, other=0).to(tl.float32)
         running_sum_2 += tl.where(rows < M, kept_rows, 0.0)
     mean = tl.sum(running_sum, 0) / maximum(tl.sum(running_sum_2, 0), 1.0)
     tl.store(mean_out, mean)
@@ -289,19 +289,19 @@ def launch(h, w, target, a_logits, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mea
         T, V, D, h.get_device(), h.data_ptr(), w.data_ptr(), target.data_ptr(), a_logits.data_ptr(), a_lse.data_ptr(),
         a_chosen.data_ptr(), t_lse.data_ptr(), t_loss.data_ptr(), t_kept.data_ptr(), m_mean.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            head, programs(h.device, T, 128, V, 256), described_g(h, [128, 64], gl.bfloat16),
-            described_g(w, [256, 64], gl.bfloat16), target, described_g(a_logits, [128, 64], gl.bfloat16), a_lse,
+    _keep(key, [
+        _launched(
+            head, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
+            _described_g(w, [256, 64], "bfloat16"), target, _described_g(a_logits, [128, 64], "bfloat16"), a_lse,
             a_chosen, T, V, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            per_token, (triton.cdiv(T, 32),), a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32,
-            32, num_warps=4, num_stages=2,
+        _launched(
+            per_token, (-(-T // 32),), a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32,
+            num_warps=4, num_stages=2,
         ),
-        launched(average_sums, (1,), t_loss, t_kept, m_mean, T, 1024, num_warps=4, num_stages=2),
+        _launched(average_sums, (1,), t_loss, t_kept, m_mean, T, 1024, num_warps=4, num_stages=2),
     ])

@@ -15,28 +15,28 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-def described(tensor, box):
+def _described(tensor, box):
     """A TMA descriptor of a contiguous matrix: torch calls one row contiguous whatever its stride."""
     return TensorDescriptor(tensor, tensor.shape, [tensor.shape[1], 1], box)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -46,25 +46,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -249,36 +249,36 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     F = w.shape[0]
     key = (
         T, D, K, F, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), w.data_ptr(),
-        str(eps), p_m.data_ptr(), f_c.data_ptr(), s_x.data_ptr(), t_ym.data_ptr(), u_mean.data_ptr(), v_mu.data_ptr(),
+        f"{eps}", p_m.data_ptr(), f_c.data_ptr(), s_x.data_ptr(), t_ym.data_ptr(), u_mean.data_ptr(), v_mu.data_ptr(),
         a_x.data_ptr(), a_dg.data_ptr(), a_ssq.data_ptr(), n_rstd.data_ptr(), o_z.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            sums, programs(x.device, T, 32, D, 256), described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8,
+    _keep(key, [
+        _launched(
+            sums, _programs(x.device, T, 32, D, 256), _described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8,
             num_stages=2,
         ),
-        launched(
-            dots, programs(y.device, T, 32, K, 256), described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8,
-            num_stages=2,
+        _launched(
+            dots, _programs(y.device, T, 32, K, 256), _described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1,
+            num_warps=8, num_stages=2,
         ),
-        launched(total, (triton.cdiv(T, 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
-        launched(
-            row_mean, (triton.cdiv(T, 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,
+        _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            out_proj, programs(y.device, T, 128, D, 256), described(y, [128, 64]), described(w_o, [256, 64]),
-            described(x, [128, 64]), v_mu, gamma, described(a_x, [128, 64]), described(a_dg, [128, 64]), a_ssq, T, D,
-            K, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            out_proj, _programs(y.device, T, 128, D, 256), _described(y, [128, 64]), _described(w_o, [256, 64]),
+            _described(x, [128, 64]), v_mu, gamma, _described(a_x, [128, 64]), _described(a_dg, [128, 64]), a_ssq, T,
+            D, K, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        launched(
-            norm, (triton.cdiv(T, 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
+        _launched(
+            norm, (-(-T // 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        launched(
-            project, programs(a_dg.device, T, 128, F, 256), described(a_dg, [128, 64]), described(w, [256, 64]),
-            n_rstd, f_c, described(o_z, [128, 128]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+        _launched(
+            project, _programs(a_dg.device, T, 128, F, 256), _described(a_dg, [128, 64]), _described(w, [256, 64]),
+            n_rstd, f_c, _described(o_z, [128, 128]), T, F, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
     ])

@@ -13,23 +13,23 @@ PROCESSORS = 132  # persistent programs where no GPU says how many it has
 
 
 @functools.cache
-def processors(device):
+def _processors(device):
     """Persistent programs that a device runs at once: one for each multiprocessor."""
     import torch  # late, so that kernels can be compiled where torch is not
 
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
-def programs(device, rows, block_m, columns, block_n):
+def _programs(device, rows, block_m, columns, block_n):
     """The grid of a persistent kernel: at most one program for each tile."""
-    return (min(-(-rows // block_m) * -(-columns // block_n), processors(device)),)
+    return (min(-(-rows // block_m) * -(-columns // block_n), _processors(device)),)
 
 
-REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
-MOST_REPEATS = 1024
+_REPEATS = {}  # by sizes, device and addresses: what runs the launches of a call again
+_MOST_REPEATS = 1024
 
 
-class Address:
+class _Address:
     """Where a tensor lies, all that a repeated launch keeps of it: its memory may be freed."""
 
     def __init__(self, tensor):
@@ -39,25 +39,25 @@ class Address:
         return self.address
 
 
-def kept(argument):
+def _kept(argument):
     if hasattr(argument, "base"):  # a descriptor
-        argument.base = Address(argument.base)
+        argument.base = _Address(argument.base)
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
-def launched(kernel, grid, *arguments, **options):
+def _launched(kernel, grid, *arguments, **options):
     """Runs a kernel; gives what runs it again on the same memory, its compiled form and descriptors at hand, or None
     where kernels are interpreted."""
     compiled = kernel[grid](*arguments, **options)
-    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(kept, arguments))
+    return None if compiled is None else functools.partial(compiled[(*grid, 1, 1)], *map(_kept, arguments))
 
 
-def keep(key, launches):
+def _keep(key, launches):
     """Remembers a call's launches, for calls with the same sizes, scalars and addresses."""
     if None not in launches:
-        if len(REPEATS) >= MOST_REPEATS:
-            REPEATS.clear()
-        REPEATS[key] = launches
+        if len(_REPEATS) >= _MOST_REPEATS:
+            _REPEATS.clear()
+        _REPEATS[key] = launches
 
 
 @triton.jit
@@ -194,23 +194,21 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
     K = y.shape[1]
     F = b_act.shape[1]
     key = (
-        T, D, K, F, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), str(eps),
+        T, D, K, F, y.get_device(), y.data_ptr(), w_o.data_ptr(), x.data_ptr(), gamma.data_ptr(), f"{eps}",
         p_w.data_ptr(), a_x.data_ptr(), a_hg.data_ptr(), a_ssq.data_ptr(), r_rstd.data_ptr(), b_act.data_ptr(),
     )
-    if again := REPEATS.get(key):
+    if again := _REPEATS.get(key):
         for repeat in again:
             repeat()
         return
-    keep(key, [
-        launched(
-            out_proj, programs(y.device, T, 128, D, 256), y, w_o, x, gamma, a_x, a_hg, a_ssq, T, D, K, 128, 256, 64, 8,
-            num_warps=8, num_stages=3,
+    _keep(key, [
+        _launched(
+            out_proj, _programs(y.device, T, 128, D, 256), y, w_o, x, gamma, a_x, a_hg, a_ssq, T, D, K, 128, 256, 64,
+            8, num_warps=8, num_stages=3,
         ),
-        launched(
-            rms, (triton.cdiv(T, 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
-        ),
-        launched(
-            gate_up, programs(a_hg.device, T, 128, 2 * F, 256), a_hg, p_w, r_rstd, b_act, T, F, D, 128, 256, 64, 8,
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
+        _launched(
+            gate_up, _programs(a_hg.device, T, 128, 2 * F, 256), a_hg, p_w, r_rstd, b_act, T, F, D, 128, 256, 64, 8,
             num_warps=8, num_stages=3,
         ),
     ])
