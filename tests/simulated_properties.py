@@ -89,7 +89,7 @@ ARGUMENTS = {"drawn": programs(), "size": sizes(), "schedule": shared | by_turns
 ANYTHING = ARGUMENTS | {"drawn": programs((MIXED,)), "size": sizes_for_anything()}
 
 
-@settings(UNHURRIED, max_examples=15, phases=UNSHRUNK)
+@settings(UNHURRIED, max_examples=10, phases=UNSHRUNK)
 @given(**ARGUMENTS)
 def test_simulated_kernels_compute_the_meaning(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, seed: int
