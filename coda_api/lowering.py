@@ -200,7 +200,8 @@ class _Lowering:
         return next((s for s in tried if self._possible(call, kernel, live, s)), last)
 
     def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
-        sizes, emit = self._local_sizes(call), emit_hopper if schedule.mainloop == "pingpong" else emit_kernel
+        sizes, turns = self._local_sizes(call), self.form == "hopper" and schedule.mainloop == "pingpong"
+        emit = emit_hopper if turns else emit_kernel
         try:
             emit("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
         except LoweringError:

@@ -115,3 +115,12 @@ def test_a_hint_changes_nothing_but_what_it_says(hints: str, expected: tuple[str
     sizes = next(iter(spec.time_shapes.values()))
     (found,) = lower(read(text, signature(spec)), signature(spec), sizes, form="hopper").schedules.values()
     assert (found.mainloop, found.block_m, found.block_n, found.stages) == expected
+
+
+@pytest.mark.parametrize("hint", ['mainloop="pingpong"', 'mainloop="hopper"', 'mainloop="auto"', "stages=2"])
+@pytest.mark.parametrize("form", ["pointer", "descriptor", "hopper"])
+def test_a_mainloop_that_a_form_has_not_gives_way_to_the_portable_one(form: str, hint: str) -> None:
+    text = worked_candidate("linear_bias_gelu").replace("@kernel\n", f"@kernel({hint})\n")
+    spec = task("linear_bias_gelu")
+    made = lower(read(text, signature(spec)), signature(spec), next(iter(spec.time_shapes.values())), form=form)
+    assert [launch.gluon for launch in made.launches] == [form == "hopper"]
