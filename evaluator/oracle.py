@@ -99,8 +99,9 @@ def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
 
 
 def _inputs_key(case: Case) -> str:
-    """Cases that differ in form or schedule alone share one oracle."""
-    only = Case("", case.sizes, case.seed, case.style, "", rows=case.rows)
+    """Cases that differ in form or schedule alone share one oracle; a device's own draws other inputs (inputs.py)."""
+    stage = "device" if case.stage == "device" else ""
+    only = Case(stage, case.sizes, case.seed, case.style, "", rows=case.rows)
     return json.dumps(to_data(only), sort_keys=True)
 
 

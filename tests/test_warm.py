@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from coda_synth.evaluator import drawing, stopwatch
+from coda_synth.evaluator import drawing, inputs, oracle, stopwatch
 from coda_synth.evaluator.baselines import Peers, references
 from coda_synth.evaluator.checking import Checker
 from coda_synth.evaluator.drawing import Drawing
@@ -16,6 +17,7 @@ from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.inputs import Inputs, make_inputs
 from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.serial import from_data
 from coda_synth.evaluator.signature import signature
 from coda_synth.evaluator.trial import Trial
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
@@ -80,6 +82,17 @@ def test_a_small_draw_is_the_generators_own_and_a_large_one_takes_a_key_of_it() 
     key = int(torch.randint(0, 1 << 62, (), generator=other))
     assert torch.equal(large, drawing.normal((1024, 1024), key, "cpu"))
     assert torch.equal(generator.get_state(), other.get_state())
+
+
+def test_the_oracle_of_a_device_draws_the_inputs_that_the_candidate_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "LARGE", 1 << 10)
+    monkeypatch.setattr(drawing, "LARGE", 1 << 10)
+    spec = task("linear_residual")
+    for stage in ("meaning", "interpreter", "device"):
+        case = Case(stage, spec.check_shapes[1], 3, "normal", "auto")
+        own = from_data(Case, json.loads(oracle._inputs_key(case)))
+        made, exact = (make_inputs(spec, signature(spec), c) for c in (case, own))
+        assert all(torch.equal(torch.as_tensor(made[n]), torch.as_tensor(exact[n])) for n in made), stage
 
 
 def test_what_is_small_moves_to_what_lies_on_the_device() -> None:
