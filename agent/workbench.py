@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.compilers import cores
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Sample
@@ -163,8 +163,3 @@ def device_worker() -> Child:
     """On the first GPU that is visible."""
     compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     return Child("coda_synth.evaluator.worker", environment=compiled, memory=64 << 30)
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

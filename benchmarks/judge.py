@@ -1,14 +1,22 @@
 """What the judge costs and whether it errs: rejects a second, a warm evaluation, false alarms, escapes.
 
-`python benchmarks/judge.py [EVALUATIONS]`; exits 1 where a figure misses its aim. Escapes are counted by
-tests/test_red_team.py, which this runs.
+    python benchmarks/judge.py [EVALUATIONS]
+    python benchmarks/judge.py --device cuda
+
+Exits 1 where a figure misses its aim. Escapes are counted by tests/test_red_team.py, which this runs. On a GPU: one
+evaluation that checks and times two shapes, in warm children whose baselines are compiled, of a candidate whose kernel
+nobody has compiled before; and where its time goes.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.judge import Judge
@@ -16,11 +24,18 @@ from coda_synth.tasks.catalog import task_names, worked_candidate
 
 REJECTS_A_SECOND = 200
 WARM_S = 5.0
+SHAPES = ("llama3-8b", "llama3-1b")
 
 
-def main(evaluations: int = 200) -> int:
-    with Judge(device="cpu") as judge:
-        missed = [_rejects(judge), _warm(judge), _false_alarms(judge, evaluations)]
+def main() -> int:
+    parser = argparse.ArgumentParser(description="what the judge costs, and whether it errs")
+    parser.add_argument("evaluations", nargs="?", type=int, default=200)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    with Judge(device=options.device) as judge:
+        if options.device == "cuda":
+            return int(_warm_on_device(judge))
+        missed = [_rejects(judge), _warm(judge), _false_alarms(judge, options.evaluations)]
     missed.append(_escapes())
     return int(any(missed))
 
@@ -51,6 +66,23 @@ def _warm(judge: Judge) -> bool:
     return min(seconds[1:]) > WARM_S
 
 
+def _warm_on_device(judge: Judge) -> bool:
+    """A candidate of one GEMM, checked and timed at two shapes; each time another kernel of the same speed."""
+    source = worked_candidate("linear_bias_gelu")
+    seconds = []
+    for number in range(4):
+        text = source.replace("gelu(gemm(x, w) + b)", f"gelu(gemm(x, w) + b) * {1 + number * 1e-7:.7f}")
+        start = time.perf_counter()
+        found = judge.evaluate(Candidate("linear_bias_gelu", text), shapes=SHAPES)
+        seconds.append(time.perf_counter() - start)
+        assert found.verdict is Verdict.PASSED and len(found.timings) == len(SHAPES), found.diagnostics
+        spent = ", ".join(f"{step} {s:.2f}" for step, s in found.stages.items() if s >= 0.05)
+        print(f"{seconds[-1]:.2f} s: {spent}", flush=True)
+    print(f"checked and timed at {len(SHAPES)} shapes, warm: {min(seconds[1:]):.2f} s (aim {WARM_S:.0f})", end="; ")
+    print(f"the first, cold: {seconds[0]:.2f} s")
+    return min(seconds[1:]) > WARM_S
+
+
 def _false_alarms(judge: Judge, evaluations: int) -> bool:
     """Worked candidates on fresh seeds: everything but PASSED is a false alarm."""
     names, alarms = task_names(), 0
@@ -73,4 +105,4 @@ def _escapes() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main())

@@ -99,7 +99,7 @@ def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
     """The compiled kernel, specialised as a real launch would be."""
     signature = {a.name: a.type for a in launch.args}
     constants: dict[Any, object] = {a.name: a.value for a in launch.args if a.type == "constexpr"}
-    attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(launch.args) if _divisible(a)}
+    attrs = {(i,): _facts(a) for i, a in enumerate(launch.args) if a.type.startswith(("*", "i"))}
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     source_type: Any = ASTSource
     if launch.gluon:
@@ -147,8 +147,10 @@ def _with_layout(kind: str) -> str:
     return f"tensordesc<{match[1]}[{match[2]}, {match[3]}],{layout!r}>"
 
 
-def _divisible(arg: KernelArg) -> bool:
-    return arg.divisible and not arg.type.startswith("tensordesc")
+def _facts(arg: KernelArg) -> list[list[Any]]:
+    """What triton notes of an address or an integer, an empty list too: equal notes are an equal kernel in its
+    cache."""
+    return [["tt.divisibility", 16]] if arg.divisible else []
 
 
 def _last_lines(text: str, count: int = 12) -> str:

@@ -5,11 +5,13 @@ Reading happens here and not in the parent, so that a text that breaks the parse
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import platform
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -237,6 +239,50 @@ def _resources(generated: Generated, target: str) -> tuple[Resources, ...]:
     return _compiled[key]
 
 
+# ---- ahead of a device's checks --------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _of_case(text: str) -> tuple[Generated, types.ModuleType]:
+    """The candidate lowered for a case as the GPU's child does it, and its module."""
+    data = json.loads(text)
+    (program, facts, _), case, on = _asked(data), from_data(Case, data["case"]), device(data["device"])
+    made = lower(
+        program,
+        facts.signature,
+        case.sizes,
+        form=None if on.has_tma else "pointer",
+        schedules=case.schedules,
+        processors=case.processors,
+        hopper=on.target == "sm_90" and not hopper_fault(),
+        shared_bytes=on.shared_bytes,
+    )
+    return made, toolchain.load(made.source)
+
+
+def _kernels(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """What the device's cases launch, equal kernels once: the places of case and launch."""
+    found: dict[object, list[int]] = {}
+    for i, case in enumerate(data["cases"]):
+        generated, module = _of_case(json.dumps({**data, "cases": [], "case": case}, sort_keys=True))
+        for j, launch in enumerate(generated.launches):
+            key = getattr(module, launch.kernel).cache_key, launch.args, launch.warps, launch.stages
+            found.setdefault(key, [i, j])
+    return Message({"kernels": list(found.values())})
+
+
+def _compile(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """Leaves kernels in triton's cache, where the GPU's child finds them. What does not compile will be told there."""
+    target = toolchain.target_of(device(data["device"]).target)
+    for i, j in data["kernels"]:
+        text = json.dumps({**data, "cases": [], "kernels": [], "case": data["cases"][i]}, sort_keys=True)
+        generated, module = _of_case(text)
+        launch = generated.launches[j]
+        with contextlib.suppress(toolchain.BuildError):
+            toolchain.compile_launch(getattr(module, launch.kernel), launch, target)
+    return Message({})
+
+
 def _hello() -> Mapping[str, Any]:
     import triton
 
@@ -244,4 +290,5 @@ def _hello() -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"read": _read, "plan": _plan, "build": _build, "device_sizes": _device_sizes, "price": _price}, hello=_hello)
+    handlers = {"read": _read, "plan": _plan, "build": _build, "device_sizes": _device_sizes, "price": _price}
+    serve({**handlers, "kernels": _kernels, "compile": _compile}, hello=_hello)

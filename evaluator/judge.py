@@ -7,6 +7,7 @@ survives whatever happens to a child. See docs/evaluation.md.
 from __future__ import annotations
 
 import atexit
+import functools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from coda_synth.evaluator import on_device
 from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.checking import Checker, long_cases, meaning_cases
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
 from coda_synth.evaluator.serial import from_data, to_data
@@ -42,7 +44,7 @@ class Limits:
     check_s: float = 60.0
     device_s: float = 180.0
     measure_s: float = 420.0
-    race_s: float = 4.0  # of timing at one shape
+    race_s: float = 1.2  # of timing at one shape
     memory: int = 12 << 30
     device_memory: int = 64 << 30
 
@@ -71,6 +73,8 @@ class Judge:
         self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
         compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self.gpu = Child(f"{package}.worker", environment=compiled, memory=limits.device_memory)
+        compiler = functools.partial(Child, f"{package}.build", environment=compiles, memory=limits.memory)
+        self.compilers = Compilers(compiler)
         self._facts: dict[tuple[str, str], TaskFacts] = {}
 
     # ---- life --------------------------------------------------------------------------------------------------------
@@ -91,6 +95,7 @@ class Judge:
         atexit.unregister(self.close)
         for child in self._children():
             child.close()
+        self.compilers.close()
 
     def _children(self) -> tuple[Child, ...]:
         return (self.builder, self.reference, self.interpreter, self.gpu)
@@ -124,15 +129,18 @@ class Judge:
         on_gpu = self._has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
+        if on_gpu:
+            self.gpu.start()  # it imports meanwhile
         trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
         trial.environment = {**self._environment(), "dtype": dtype, "task_hash": facts.source_hash}
         self._stages()  # whatever was asked before this evaluation
         try:
             self._read(trial)
             cases = self._plan(trial)
+            device_cases = on_device.planned(trial, self, tuple(shapes)) if on_gpu else None
             self._build_and_check(trial, cases)
-            if on_gpu:
-                self._on_device(trial, measure, tuple(shapes))
+            if device_cases:
+                self._on_device(trial, measure, device_cases)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             trial.stages = self._stages()
             return trial.failed(error)
@@ -197,9 +205,9 @@ class Judge:
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
             checker.check_all(self.interpreter, [*algebra, *cases])
 
-    def _on_device(self, trial: Trial, measure: bool, shapes: tuple[str, ...]) -> None:
+    def _on_device(self, trial: Trial, measure: bool, cases: on_device.Cases) -> None:
         try:
-            on_device.check(trial, self, measure, shapes)
+            on_device.check(trial, self, measure, cases)
         except ChildRaised:
             self.gpu.close()  # an illegal address leaves a context in which everything fails
             raise

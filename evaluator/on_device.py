@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coda_synth.coda_api.cost import LaunchCost
@@ -17,7 +18,7 @@ from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Measured, Parts
 from coda_synth.evaluator.profile import measured_lines
-from coda_synth.evaluator.serial import from_data
+from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trial import StageFailed, Trial
 
 if TYPE_CHECKING:
@@ -28,21 +29,39 @@ PARTS_S = 90.0
 CUT_ROWS = 512  # of a full shape's rows, for outputs that mix rows
 
 
-def check(trial: Trial, judge: Judge, measure: bool, shapes: tuple[str, ...]) -> None:
-    """Checks a candidate on the GPU and, if asked, times it at the task's headline shape, or at `shapes` by label."""
+@dataclass(frozen=True)
+class Cases:
+    """What runs on the GPU: small shapes, then real ones by label."""
+
+    small: list[Case]
+    full: Mapping[str, Case]
+
+
+def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...]) -> Cases:
+    """The cases at the task's headline shape, or at `shapes` by label. Their kernels begin to be compiled, beside the
+    checks that need no GPU. Raises JudgeError for a label that is none."""
     labels = shapes or (trial.facts.headline[0],)
     if unknown := [label for label in labels if label not in trial.facts.time_shapes]:
         raise JudgeError(f"{trial.facts.name} has no shape {unknown[0]!r}; it has {', '.join(trial.facts.time_shapes)}")
-    checker = Checker(trial, judge.reference, judge.limits.device_s)
-    trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
-    with trial.entering("device"):
+    with trial.entering("build"):
+        trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
         sizes = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial)).data
         small = [*_device_cases(trial, sizes), *_cut_cases(trial, sizes["even"])]
-        checker.expect(small)
-        for case in small:
+        full = {label: _full_case(trial, trial.facts.time_shapes[label], i) for i, label in enumerate(labels)}
+        if on := _measured_device(trial):
+            judge.compilers.start({**judge.asked(trial), "device": on.name, "cases": to_data([*small, *full.values()])})
+    return Cases(small, full)
+
+
+def check(trial: Trial, judge: Judge, measure: bool, cases: Cases) -> None:
+    """Checks a candidate on the GPU and, if asked, times it at the real shapes."""
+    checker = Checker(trial, judge.reference, judge.limits.device_s)
+    with trial.entering("device"):
+        checker.expect(cases.small)
+        judge.compilers.wait()
+        for case in cases.small:
             checker.check(judge.gpu, case)
-    for index, label in enumerate(labels):
-        case = _full_case(trial, trial.facts.time_shapes[label], index)
+    for label, case in cases.full.items():
         with trial.entering("device"):
             checker.expect([case])
             bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")

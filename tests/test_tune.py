@@ -19,13 +19,14 @@ from coda_synth.agent import cli_tune, tune_cache, workbench
 from coda_synth.agent.doctor import _tuned
 from coda_synth.agent.tune import NEIGHBOURS, SHAPES, KernelResult, Search, Try
 from coda_synth.agent.tuner import with_hints
-from coda_synth.agent.workbench import Workbench, cores
+from coda_synth.agent.workbench import Workbench
 from coda_synth.coda_api.canonical import canonical
 from coda_synth.coda_api.devices import device
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.schedule_space import fits, hints_of, neighbours, passes, shapes
 from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.compilers import cores
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.measured import Sample
 from coda_synth.evaluator.oracle import facts_of

@@ -138,8 +138,8 @@ def test_no_number_of_shapes_makes_a_compiled_baseline_eager() -> None:
     compiler, spec = Compiler(), task("linear_residual")
     peers = Peers(compiler, kept=12)
     shapes = [drawn("linear_residual", T=40 + i) for i in range(14)]
-    for inputs in shapes:
-        references(spec, [inputs], peers)
+    for own in shapes:
+        references(spec, [own], peers)
     assert compiler.graphs == peers.made == 14
     references(spec, [shapes[-1]], peers)
     assert compiler.graphs == peers.made == 14

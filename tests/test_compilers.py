@@ -1,0 +1,74 @@
+"""Kernels that are compiled ahead of a device's checks are what the device's child would compile: it finds them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.reader import read
+from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.compilers import Compilers
+from coda_synth.evaluator.facts import Case
+from coda_synth.evaluator.oracle import facts_of
+from coda_synth.evaluator.serial import to_data
+from coda_synth.tasks.catalog import task, worked_candidate
+
+SMALL = {"T": 128, "D": 256, "F": 256}
+ODD = {"T": 33, "D": 41, "F": 55}
+
+
+def asked(name: str, *sizes: Mapping[str, int]) -> dict[str, Any]:
+    facts = facts_of(task(name), "bfloat16")
+    cases = [Case("device", s, 1, "normal", "auto", {}, 132) for s in sizes]
+    head = {"source": worked_candidate(name), "facts": to_data(facts), "schedules": {}}
+    return {**head, "device": "H200", "cases": to_data(cases)}
+
+
+def worker() -> Child:
+    return Child("coda_synth.evaluator.build", environment={"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"})
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    child = worker()
+    try:
+        question = asked("linear_bias_gelu", SMALL, {**SMALL, "T": 256}, ODD)
+        assert child.request("kernels", 60, question).data["kernels"] == [[0, 0], [2, 0]]
+    finally:
+        child.close()
+
+
+def test_what_was_compiled_ahead_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compilers = Compilers(worker)
+    try:
+        compilers.start(asked("linear_bias_gelu", SMALL))
+        compilers.wait()
+    finally:
+        compilers.close()
+    hits: list[bool] = []
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda *, cache_hit, **rest: hits.append(cache_hit))
+    facts = facts_of(task("linear_bias_gelu"), "bfloat16")
+    program = read(worked_candidate("linear_bias_gelu"), facts.signature)
+    made = lower(program, facts.signature, SMALL, processors=132, hopper=True, shared_bytes=232448)
+    toolchain.build(made)
+    assert made.form == "hopper" and hits == [True]
+
+
+def test_a_worker_that_dies_is_nobodys_fault() -> None:
+    compilers = Compilers(functools.partial(Child, "coda_synth.evaluator.build", environment={"TRITON_INTERPRET": "0"}))
+    compilers.start(asked("linear_bias_gelu", SMALL))
+    for child in compilers._children:
+        assert child.pid
+        os.kill(child.pid, signal.SIGKILL)
+    compilers.wait()
+    compilers.close()
+    assert not compilers._children
