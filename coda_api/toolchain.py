@@ -113,6 +113,14 @@ def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
             raise BuildError(launch.kernel, _said(error, captured.getvalue())) from error
 
 
+def leave_launcher(compiled: Any) -> None:
+    """Leaves the C part of a compiled kernel's launch in triton's cache too; where there is no driver, does nothing."""
+    with contextlib.suppress(Exception):
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        CudaLauncher(compiled.src, compiled.metadata)
+
+
 def _said(error: BaseException, captured: str) -> str:
     """The compiler's words: what it wrote, and the innermost causes, which name the line of an inlined function."""
     causes = [error]

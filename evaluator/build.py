@@ -279,7 +279,7 @@ def _compile(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         generated, module = _of_case(text)
         launch = generated.launches[j]
         with contextlib.suppress(toolchain.BuildError):
-            toolchain.compile_launch(getattr(module, launch.kernel), launch, target)
+            toolchain.leave_launcher(toolchain.compile_launch(getattr(module, launch.kernel), launch, target))
     return Message({})
 
 

@@ -44,7 +44,7 @@ class Limits:
     check_s: float = 60.0
     device_s: float = 180.0
     measure_s: float = 420.0
-    race_s: float = 1.2  # of timing at one shape
+    race_s: float = 0.8  # of timing at one shape
     memory: int = 12 << 30
     device_memory: int = 64 << 30
 

@@ -57,17 +57,14 @@ def check(trial: Trial, judge: Judge, measure: bool, cases: Cases) -> None:
     """Checks a candidate on the GPU and, if asked, times it at the real shapes."""
     checker = Checker(trial, judge.reference, judge.limits.device_s)
     with trial.entering("device"):
-        checker.expect(cases.small)
         judge.compilers.wait()
-        for case in cases.small:
-            checker.check(judge.gpu, case)
-    for label, case in cases.full.items():
+        checker.check_all(judge.gpu, [*cases.small, *(() if measure else cases.full.values())])
+    for label, case in cases.full.items() if measure else ():
         with trial.entering("device"):
             checker.expect([case])
             bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
-        if measure:
-            with trial.entering("measure"):
-                _measure(judge, checker, label, case, bits)
+        with trial.entering("measure"):
+            _measure(judge, checker, label, case, bits)
 
 
 def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[str, int]) -> None:

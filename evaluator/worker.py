@@ -240,6 +240,7 @@ def hello() -> Mapping[str, Any]:
     import triton
 
     triton.knobs.compilation.listener = _compiled
+    os.environ.setdefault("TRITON_CACHE_DIR", str(triton.knobs.cache.dir))  # torch.compile would move it elsewhere
     props = torch.cuda.get_device_properties(0)
     return {
         "device": props.name,
