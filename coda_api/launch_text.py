@@ -56,17 +56,13 @@ class _Launcher:
     def _repeated(self, calls: list[UnitCall], launches: list[str]) -> list[str]:
         """The launches of a call, or, where its key is known, what runs them again."""
         scalars = {c.call.args[p.tensor].input for c in calls for p in c.text.params if p.kind == "scalar"}
-        values = [f'f"{{{name}}}"' if name in scalars else f"{name}.data_ptr()" for name in self.arguments]
-        key, again, repeat = (self._free(name) for name in ("key", "again", "repeat"))
-        first = next(name for name in self.arguments if name not in scalars)
-        parts = [*self.symbols, f"{first}.get_device()", *values]
+        values = [f'f"{{{name}!r}}"' if name in scalars else f"{name}.data_ptr()" for name in self.arguments]
+        key, parts = self._free("key"), [*self.symbols, *values]
         whole = f"    {key} = ({', '.join(parts)})"
         lines = [f"    {key} = (", *(f"        {line}" for line in folded(parts)), "    )"]
         return [
             *([whole] if len(whole) <= 118 else lines),
-            f"    if {again} := _REPEATS.get({key}):",
-            f"        for {repeat} in {again}:",
-            f"            {repeat}()",
+            f"    if _repeated({key}):",
             "        return",
             f"    _keep({key}, [",
             *(f"        {line}" for line in launches),

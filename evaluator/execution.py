@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -32,11 +33,12 @@ class Bound:
     numbers: Mapping[str, float]
     kept: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def arguments(self) -> dict[str, torch.Tensor | float]:
+        """What `launch` takes, by names that are interned as those in a written call are: Python finds them faster."""
         known: dict[str, torch.Tensor | float] = dict(self.numbers)
         known |= {name: g.tensor for name, g in (*self.inputs.items(), *self.buffers.items())}
-        return {name: known[name] for name in self.generated.arguments}
+        return {sys.intern(name): known[name] for name in self.generated.arguments}
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """The program's outputs by name, as they stand in their buffers and in the inputs that they overwrite."""

@@ -64,4 +64,5 @@ def on_hopper(value: torch.Tensor) -> bool:
 
 def on_device(value: torch.Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device(value.device) if value.is_cuda else nullcontext()
+    elsewhere = value.is_cuda and value.get_device() != torch.cuda.current_device()
+    return torch.cuda.device(value.device) if elsewhere else nullcontext()

@@ -4,9 +4,10 @@
 #include <string.h>
 
 typedef int Result;
-typedef struct { unsigned grid[3], block[3], shared; void *stream; } Config;
+typedef struct { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned attribute_count; } Config;
+enum { ENTRIES = 6 };
 
-static uint64_t log_[4096][4]; /* grid, and the first eight bytes of three parameters */
+static uint64_t log_[4096][ENTRIES]; /* grid, stream, attributes, and the first four bytes of three parameters */
 static int launches, maps;
 
 int stub_launches(void) { return launches; }
@@ -16,7 +17,12 @@ uint64_t stub_logged(int launch, int entry) { return log_[launch % 4096][entry];
 Result cuLaunchKernelEx(const Config *config, void *function, void **params, void **extra) {
   uint64_t *entry = log_[launches++ % 4096];
   entry[0] = config->grid[0];
-  for (int i = 0; i < 3; i++) memcpy(&entry[i + 1], params[i], 8);
+  entry[1] = (uint64_t)config->stream;
+  entry[2] = config->attribute_count;
+  for (int i = 3; i < ENTRIES; i++) {
+    entry[i] = 0;
+    memcpy(&entry[i], params[i - 3], 4); /* what every parameter has at least: past its end lies anything */
+  }
   return 0;
 }
 Result cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *sizes,
@@ -32,14 +38,20 @@ Result cuCtxGetCurrent(void **context) { *context = (void *)1; return 0; }
 Result cuCtxSetCurrent(void *context) { return 0; }
 Result cuCtxGetLimit(size_t *value, int limit) { *value = 0; return 0; }
 Result cuCtxSetLimit(int limit, size_t value) { return 0; }
+Result cuCtxGetDevice(int *device) { *device = 0; return 0; }
 Result cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 Result cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 232448; return 0; }
+Result cuDeviceGetCount(int *count) { *count = 1; return 0; }
 Result cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)1; return 0; }
+Result cuDriverGetVersion(int *version) { *version = 13020; return 0; }
 Result cuFuncGetAttribute(int *value, int attribute, void *function) { *value = attribute == 0 ? 1024 : 0; return 0; }
 Result cuFuncSetAttribute(void *function, int attribute, int value) { return 0; }
 Result cuFuncSetCacheConfig(void *function, int config) { return 0; }
 Result cuGetErrorString(int error, const char **text) { *text = "of the stub"; return 0; }
+Result cuInit(unsigned flags) { return 0; }
 Result cuModuleGetFunction(void **function, void *module, const char *name) { *function = (void *)7; return 0; }
 Result cuModuleLoadData(void **module, const void *image) { *module = (void *)8; return 0; }
+Result cuModuleUnload(void *module) { return 0; }
 Result cuOccupancyMaxActiveClusters(int *count, void *function, const void *config) { *count = 1; return 0; }
 Result cuPointerGetAttribute(void *data, int attribute, uint64_t pointer) { memcpy(data, &pointer, 8); return 0; }
+Result cuStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -37,18 +38,19 @@ class NoDevice(driver.CudaDriver):
     def __init__(self) -> None:
         self.utils = driver.CudaUtils()
         self.launcher_cls = driver.CudaLauncher
-        self.get_current_device = lambda: 0
-        self.get_current_stream = lambda device: 0
+        self.device, self.stream = 0, 0
+        self.get_current_device = lambda: self.device
+        self.get_current_stream = lambda device: self.stream
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
 
 
 def logged(call: Any) -> tuple[list[list[int]], int]:
-    """The launches that a call makes, and how many tensor maps it encodes."""
+    """The launches that a call makes (grid, stream, attributes, three parameters), and the tensor maps it encodes."""
     first, maps = STUB.stub_launches(), STUB.stub_maps()
     call()
-    made = [[STUB.stub_logged(n, entry) for entry in range(4)] for n in range(first, STUB.stub_launches())]
+    made = [[STUB.stub_logged(n, entry) for entry in range(6)] for n in range(first, STUB.stub_launches())]
     return made, STUB.stub_maps() - maps
 
 
@@ -62,19 +64,18 @@ def arguments(name: str, form: str) -> tuple[Generated, Any, dict[str, Any]]:
     known = make_inputs(spec, sig, Case("device", sizes, 1, "normal", "auto"), "cpu")
     known |= module.prepare(**{n: known[n] for n in made.prepare_arguments})
     known |= {b.name: torch.empty(b.shape, dtype=getattr(torch, b.dtype)) for b in made.buffers}
-    return made, module, {n: known[n] for n in made.arguments}
+    return made, module, {sys.intern(n): known[n] for n in made.arguments}  # as the names in a written call
 
 
 def seen(name: str, form: str) -> dict[str, Any]:
     made, module, given = arguments(name, form)
     launch = functools.partial(module.launch, **given)
-    first, again, third = (logged(launch)[0] for _ in range(3))
-    start = time.perf_counter()
-    for _ in range(200):
-        launch()
-    took = (time.perf_counter() - start) / 200
+    first = logged(launch)[0]
+    again, encoded = logged(launch)
+    took = microseconds(launch)
+    elsewhere = dict(where(module, launch))
     moved = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
-    elsewhere = logged(functools.partial(module.launch, **moved))[0]
+    on_new = logged(functools.partial(module.launch, **moved))[0]
     held = [weakref.ref(v) for v in moved.values() if isinstance(v, torch.Tensor)]
     kept = len(module._REPEATS)
     del moved
@@ -83,16 +84,64 @@ def seen(name: str, form: str) -> dict[str, Any]:
         "form": made.form,
         "launches": len(made.launches),
         "first": first,
-        "alike": first == again == third,
-        "elsewhere": elsewhere,
+        "again": again,
+        "encoded again": encoded,
+        "on new memory": on_new,
         "held": sum(reference() is not None for reference in held),
         "kept": kept,
         "kept with other scalars": len(module._REPEATS),
         "scalars": sum(isinstance(v, float) for v in given.values()),
-        "microseconds": 1e6 * took,
+        "microseconds": took,
+        **elsewhere,
     }
+
+
+def microseconds(call: Any) -> float:
+    rounds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(200):
+            call()
+        rounds.append(1e6 * (time.perf_counter() - start) / 200)
+    return min(rounds)
+
+
+def where(module: Any, launch: Any) -> Iterator[tuple[str, Any]]:
+    """A call that has been made, made again on another stream, on another device, watched, and where triton's own
+    launchers are not as this release has them."""
+    active = triton.runtime.driver.active
+    active.stream = 5
+    yield "on another stream", logged(launch)[0]
+    active.stream, active.device = 0, 1
+    active_before = [device for device, _ in module._REPEATS.values()]
+    yield "on another device", logged(launch)[0]
+    yield "devices", active_before + [device for device, _ in module._REPEATS.values()]
+    active.device = 0
+    names: list[str] = []
+    hook = triton.knobs.runtime.launch_enter_hook
+    hook.add(watch := lambda metadata: names.append(metadata.get()["name"]))
+    yield "watched", logged(launch)[0]
+    yield "told", names
+    hook.remove(watch)
+    wrap = vars(driver).pop("wrap_handle_tensordesc")
+    module._REPEATS.clear()
+    launch()
+    yield "unknown triton", logged(launch)
+    driver.wrap_handle_tensordesc = wrap
+    module._REPEATS.clear()
+    launch()
+
+
+def dependent(name: str, form: str) -> list[int]:
+    """The attributes of launches, at first and repeated, whose kernels may start before the last one ends."""
+    _, module, given = arguments(name, form)
+    plain = module._launched
+    module._launched = lambda *given, **options: plain(*given, **options, launch_pdl=True)
+    launch = functools.partial(module.launch, **given)
+    return [entry[2] for _ in range(2) for entry in logged(launch)[0]]
 
 
 if __name__ == "__main__":
     triton.runtime.driver.set_active(NoDevice())
-    print(json.dumps({name: seen(name, sys.argv[2]) for name in sys.argv[3:]}))
+    found = {name: seen(name, sys.argv[2]) for name in sys.argv[3:]}
+    print(json.dumps({"tasks": found, "attributes": dependent(sys.argv[3], sys.argv[2])}))

@@ -37,12 +37,19 @@ def test_a_call_on_the_same_memory_repeats_its_launches(form: str, stub: Path) -
         command, env={**os.environ, **driver}, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for name, seen in json.loads(done.stdout).items():
-        assert seen["form"] == form
-        assert len(seen["first"]) == seen["launches"] and seen["alike"], name
-        assert len(seen["elsewhere"]) == seen["launches"], name
-        for here, there in zip(seen["first"], seen["elsewhere"], strict=True):
-            assert here[0] == there[0] and here[1] != there[1], "the same grid, another address"
+    found = json.loads(done.stdout)
+    assert found["attributes"] == [1, 1], "programmatic dependent launch, at first and again"
+    for name, seen in found["tasks"].items():
+        first, launches = seen["first"], seen["launches"]
+        assert seen["form"] == form and len(first) == launches
+        assert seen["again"] == first and seen["encoded again"] == 0, "the same parameters, none made anew"
+        for here, there in zip(first, seen["on new memory"], strict=True):
+            assert here[:3] == there[:3] and here[3] != there[3], "the same grid, another address"
         assert seen["held"] == 0, "memory that has been let go is not held by what repeats a launch"
         assert seen["kept"] == 2 and seen["kept with other scalars"] == 2 + (seen["scalars"] > 0), name
-        print(f"{name}: {seen['microseconds']:.0f} us a call")
+        assert seen["on another stream"] == [[grid, 5, *rest] for grid, _, *rest in first]
+        assert seen["on another device"] == first and seen["devices"] == [0, 1]
+        assert seen["watched"] == first and len(seen["told"]) == launches, "a hook sees every launch"
+        again, encoded = seen["unknown triton"]
+        assert again == first and (encoded > 0) == (form != "pointer"), "the public way, which encodes every time"
+        print(f"{name}: {seen['microseconds']:.1f} us a call")
