@@ -1,4 +1,5 @@
-"""One kernel as Triton text: a persistent loop over tiles, the mainloop, and the epilogue in column slices."""
+"""One kernel as Triton text: a persistent loop over tiles, the mainloop, and the epilogue in column slices. Without a
+product there is no loop: a program for each tile."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
-from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
+from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, function
 
 
 def emit_kernel(
@@ -77,15 +78,17 @@ class KernelEmitter:
         ]
         m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
         step = f"{self.geometry.step}" if self.geometry.padding else "BLOCK_N"
-        body = [
-            f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, {step})",
-            "for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):",
-            *(f"    {line}" for line in loop),
-        ]
+        body = [f"tiles_m, tiles_n = tl.cdiv({m}, BLOCK_M), tl.cdiv({n}, {step})"]
+        if self.kernel.gemm:
+            body.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
+            body += [f"    {line}" for line in loop]
+        else:  # what waits for memory alone wants many programs at once on a multiprocessor
+            body += ["tile = tl.program_id(0)", *loop]
         params = self._params()
         names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
         text = f"{inner_text}\n\n{function(self.name, names, body)}"
-        return UnitText(self.name, text, tuple(params), "tiles", step=self.geometry.step, slice_n=self.geometry.slice_n)
+        grid: Grid = "tiles" if self.kernel.gemm else "every"
+        return UnitText(self.name, text, tuple(params), grid, step=self.geometry.step, slice_n=self.geometry.slice_n)
 
     # -- the mainloop
 

@@ -92,6 +92,12 @@ class _Launcher:
             return f"(-(-{rows if rows.isidentifier() else f'({rows})'} // {c.text.block_rows}),)"
         assert isinstance(unit, Kernel) and c.schedule is not None
         rows, cols = self._size(c.call.dim(unit.rows)), self._size(c.call.dim(unit.cols))
+        if c.text.grid == "every":
+            down, across = (
+                f"-(-{n if n.isidentifier() else f'({n})'} // {block})"
+                for n, block in ((rows, c.schedule.block_m), (cols, c.text.step or c.schedule.block_n))
+            )
+            return f"({down} * {across},)"
         device = next(self._tensor(c, p).name for p in c.text.params if p.kind in ("pointer", "descriptor"))
         tiles = f"{device}.device, {rows}, {c.schedule.block_m}, {cols}, {c.text.step or c.schedule.block_n}"
         return f"_programs_for_pieces({tiles}, {c.text.pieces})" if c.text.pieces > 1 else f"_programs({tiles})"

@@ -66,14 +66,18 @@ class UnitParam:
     value: object = None
 
 
+Grid = Literal["tiles", "every", "rows", "one"]
+
+
 @dataclass(frozen=True, slots=True)
 class UnitText:
-    """An emitted unit. grid: "tiles" (persistent over the product's tiles), "rows" (a program a row block), "one"."""
+    """An emitted unit. grid: "tiles" (persistent over the product's tiles), "every" (a program for each tile), "rows"
+    (a program a row block), "one"."""
 
     name: str
     text: str
     params: tuple[UnitParam, ...]
-    grid: Literal["tiles", "rows", "one"]
+    grid: Grid
     block_rows: int = 0
     rows: Dim | None = None  # for a grid of rows: the dim that it covers
     gluon: bool = False  # the Hopper backend's dialect

@@ -81,7 +81,7 @@ def _nothing() -> None:
 
 def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, tuple[float, ...]]:
     try:
-        found = timing.launch_times(bound)
+        (found,) = timing.launch_times(bound)
     except (RuntimeError, AssertionError):  # torch has no access to the driver's tracer
         found = {}
     if not found:

@@ -39,10 +39,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """bare_ms: by call, its GEMM with an epilogue that only stores the product. copy_bytes_per_s, matmul_flops_per_s:
-    what the device at hand reaches with a large copy and a large product."""
+    """bare_ms: by call, its GEMM with an epilogue that only stores the product. whole_ms: the same with its own
+    epilogue, timed by turns with those. copy_bytes_per_s, matmul_flops_per_s: what the device at hand reaches with a
+    large copy and a large product."""
 
     bare_ms: Mapping[str, float]
+    whole_ms: Mapping[str, float]
     copy_bytes_per_s: float
     matmul_flops_per_s: float
     notes: tuple[str, ...] = ()

@@ -28,62 +28,54 @@ _COPY = {"cuda": 1 << 30, "cpu": 1 << 24}  # bytes
 _SIDE = {"cuda": 8192, "cpu": 256}  # of the matrices of a product
 
 
-def parts(
-    program: Program, signature: Signature, sizes: Mapping[str, int], generated: Generated, device: str, clock: Clock
-) -> Parts:
-    """Times every GEMM of a candidate that was lowered for `sizes` without its epilogue, and the device's peaks.
+def parts(program: Program, signature: Signature, sizes: Mapping[str, int], bound: Bound, clock: Clock) -> Parts:
+    """Times every GEMM of a candidate that was bound for `sizes` without its epilogue, by turns with the candidate, and
+    the device's peaks.
 
     A variant that has no text or does not run is a note. Runs apart from the measurement, which it must not disturb.
     """
-    bare_ms, notes = {}, []
+    device = next(iter(bound.buffers.values())).tensor.device.type
+    variants: dict[str, Bound] = {}
+    notes = []
     for call in program.live_calls():
         if isinstance(call.unit, Kernel) and call.unit.gemm:
             try:
-                bare_ms[call.name] = _bare_ms(program, signature, sizes, generated, call, device, clock)
+                variants[call.name] = _variant(program, signature, sizes, bound.generated, call, device)
             except Exception as error:  # no verdict depends on it
                 said = (str(error).splitlines() or [""])[0][:200]
                 notes.append(f"{call.name} could not be timed without its epilogue: {type(error).__name__}: {said}")
+    bare_ms, whole_ms = _by_turns(bound, variants, clock)
+    del variants
     copy, matmul = peaks(device, signature.dtype, clock)
-    return Parts(bare_ms, copy, matmul, tuple(notes))
+    return Parts(bare_ms, whole_ms, copy, matmul, tuple(notes))
 
 
-def _bare_ms(
-    program: Program,
-    signature: Signature,
-    sizes: Mapping[str, int],
-    generated: Generated,
-    call: Call,
-    device: str,
-    clock: Clock,
-) -> float:
+def _variant(
+    program: Program, signature: Signature, sizes: Mapping[str, int], generated: Generated, call: Call, device: str
+) -> Bound:
+    """One call's product alone, run once."""
     made, needs = bare(program, signature, call)
     local = {symbol: dim.size(sizes) for symbol, dim in call.binding.items()}
     hopper, schedules = generated.form == "hopper", {_OUT: generated.schedules[call.name]}
     grid = next(launch.programs for launch in generated.launches if launch.call == call.name)
     text = lower(made, needs, local, form=generated.form, schedules=schedules, processors=grid, hopper=hopper)
-    key = text.source, *sorted(local.items())
-    if key not in _bare:
-        inputs: Inputs = {
-            spec.name: _random(tuple(d.size(local) for d in spec.type.dims), spec.dtype, device)
-            for spec in needs.inputs
-        }
-        _bare[key] = _alone_ms(bind(text, inputs, device), clock)
-        for old in list(_bare)[:-_KEPT]:
-            del _bare[old]
-    return _bare[key]
+    inputs: Inputs = {
+        spec.name: _random(tuple(d.size(local) for d in spec.type.dims), spec.dtype, device) for spec in needs.inputs
+    }
+    found = bind(text, inputs, device)
+    found.launch()  # compiles
+    return found
 
 
-def _alone_ms(bound: Bound, clock: Clock) -> float:
-    """Milliseconds of a program of one call."""
-    bound.launch()  # compiles
-    seen = launch_times(bound) if torch.cuda.is_initialized() else {}
-    return sum(seen.get(_OUT, ())) or median(clock.laps([Lap(bound.launch)] * _RUNS))
-
-
-_KEPT = 64
-_bare: dict[
-    tuple[object, ...], float
-] = {}  # what was timed before: candidates differ in epilogues more than in mainloops
+def _by_turns(bound: Bound, variants: Mapping[str, Bound], clock: Clock) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds of the variants and of the same calls of the candidate: equally warm, since on a card that is
+    limited by its power what runs alone runs faster. Without a tracer only the variants' are known."""
+    if torch.cuda.is_initialized():
+        whole, *apart = launch_times(bound, *variants.values())
+        if whole:
+            bare_ms = {call: sum(seen[_OUT]) for call, seen in zip(variants, apart, strict=True)}
+            return bare_ms, {call: sum(whole[call]) for call in variants}
+    return {call: median(clock.laps([Lap(variant.launch)] * _RUNS)) for call, variant in variants.items()}, {}
 
 
 def bare(program: Program, signature: Signature, call: Call) -> tuple[Program, Signature]:

@@ -113,14 +113,14 @@ def _resources(taken: Sequence[Resources], schedule: Schedule | None) -> str:
 def _apart(found: Measured, apart: Parts, ours: float) -> Iterator[str]:
     """Mainloop and epilogue of each GEMM; a program of one launch is that launch where the tracer saw none."""
     for call, bare in apart.bare_ms.items():
-        each = found.launch_ms.get(call, ())
-        whole = sum(each) or (ours if len(apart.bare_ms) == 1 and not found.launch_ms else 0.0)
+        whole = apart.whole_ms.get(call, ours if len(apart.bare_ms) == 1 and not found.launch_ms else 0.0)
         said = f"{call} with an epilogue that only stores the product takes {bare:.4g} ms"
         if whole:
             more = whole - bare
             verb = "adds" if more > 0 else "saves"
-            launch = "launches" if len(each) > 1 else "launch"
-            said += f": its own epilogue {verb} {abs(more):.4g} ms, {abs(more) / whole:.0%} of the {launch}"
+            several = len(found.launch_ms.get(call, ())) > 1
+            said += f", by turns with its own {whole:.4g} ms: its own epilogue {verb} {abs(more):.4g} ms,"
+            said += f" {abs(more) / whole:.0%} of the {'launches' if several else 'launch'}"
         yield said
     copy, product = apart.copy_bytes_per_s / 1e12, apart.matmul_flops_per_s / 1e12
     yield f"measured here: a large copy moves {copy:.2f} TB/s, a large product does {product:.0f} TFLOP/s"

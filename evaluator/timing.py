@@ -59,23 +59,25 @@ def captured(run: Run) -> Run:
     return graph.replay
 
 
-def launch_times(bound: Bound, repeats: int = 8) -> dict[str, tuple[float, ...]]:
-    """Milliseconds of each launch on the device, by call and in their order, as the driver's tracer sees them; empty
-    where it sees none."""
-    launches = bound.generated.launches
-    kernels = {launch.kernel for launch in launches}
+def launch_times(*programs: Bound, repeats: int = 8) -> list[dict[str, tuple[float, ...]]]:
+    """Milliseconds of each launch on the device, by call and in their order, as the driver's tracer sees them: of each
+    program, which take turns. Empty where the tracer sees none."""
+    launches = [(i, launch) for i, bound in enumerate(programs) for launch in bound.generated.launches]
+    kernels = {launch.kernel for _, launch in launches}
+    found: list[dict[str, tuple[float, ...]]] = [{} for _ in programs]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
-            bound.launch()
+            for bound in programs:
+                bound.launch()
         torch.cuda.synchronize()
     seen = [e for e in profiler.events() if e.name in kernels]
     if len(seen) != repeats * len(launches):
-        return {}
+        return found
     seen.sort(key=lambda e: e.time_range.start)
     lengths = [e.time_range.elapsed_us() / 1e3 for e in seen]
-    found: dict[str, tuple[float, ...]] = {}
-    for i, launch in enumerate(launches):
-        found[launch.call] = (*found.get(launch.call, ()), summary(lengths[i :: len(launches)]).median_ms)
+    for place, (i, launch) in enumerate(launches):
+        each = found[i].get(launch.call, ())
+        found[i][launch.call] = (*each, summary(lengths[place :: len(launches)]).median_ms)
     return found
 
 

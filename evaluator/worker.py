@@ -183,9 +183,11 @@ def _measure(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 def _parts(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """What a candidate's GEMMs take without their epilogues, and the peaks of this device: for the profile."""
     program, facts, case = _asked(data)
-    generated = _lowered(program, facts, case)
+    bound, _ = _in_place(data)
     with stage("parts"):
-        found = parts(program, facts.signature, case.sizes, generated, DEVICE, _clock())
+        found = parts(program, facts.signature, case.sizes, bound, _clock())
+    del bound
+    _bound.cache_clear()  # what accumulates has gone on
     if not INTERPRETED:
         torch.cuda.empty_cache()
     return Message({"parts": to_data(found)})

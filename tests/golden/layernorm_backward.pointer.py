@@ -139,15 +139,15 @@ def sums(
     dz, z, v, c, s1_out, s2_out, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        s1_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        s2_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 256)
-        tl.store(s1_out + tile_n * M + rows, s1_sum, mask=rows < M)
-        tl.store(s2_out + tile_n * M + rows, s2_sum, mask=rows < M)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    s1_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+    s2_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+    s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 256)
+    tl.store(s1_out + tile_n * M + rows, s1_sum, mask=rows < M)
+    tl.store(s2_out + tile_n * M + rows, s2_sum, mask=rows < M)
 
 
 @triton.jit
@@ -348,8 +348,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, _programs(dz.device, T, 32, E, 256), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 32, 256, 1,
-            num_warps=8, num_stages=2,
+            sums, (-(-T // 32) * -(-E // 256),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 32, 256, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(
             means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,

@@ -185,11 +185,11 @@ def columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M: tl.constexpr, SLICE: t
 @triton.jit
 def columns(dy, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M, 256)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M, 256)
 
 
 @triton.jit
@@ -231,8 +231,8 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
             _described(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
         _launched(
-            columns, _programs(dy.device, T, 32, F, 256), _described(dy, [32, 256]), c_db, T, F, 32, 256, 1,
-            num_warps=8, num_stages=2,
+            columns, (-(-T // 32) * -(-F // 256),), _described(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])

@@ -196,12 +196,12 @@ def encode_epilogue(row, col, scale_rows, codes_out, z):
 @triton.jit
 def encode(z, scale, codes_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        scale_rows = tl.load(scale + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-        encode_epilogue(row, col, scale_rows, codes_out, z)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    scale_rows = tl.load(scale + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
+    encode_epilogue(row, col, scale_rows, codes_out, z)
 
 
 def prepare():
@@ -226,7 +226,7 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            encode, _programs(a_z.device, T, 32, N, 256), _described(a_z, [32, 256]), s_scale,
-            _described(c_codes, [32, 256]), T, N, 32, 256, 1, num_warps=8, num_stages=2,
+            encode, (-(-T // 32) * -(-N // 256),), _described(a_z, [32, 256]), s_scale, _described(c_codes, [32, 256]),
+            T, N, 32, 256, 1, num_warps=8, num_stages=2,
         ),
     ])

@@ -177,14 +177,14 @@ def rope(
     dy, y, pos, hi, lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, M, N, BLOCK_M, 256)
-        tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
+    zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+    zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, M, N, BLOCK_M, 256)
+    tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
 @triton.jit
@@ -451,7 +451,7 @@ def launch(
         return
     _keep(key, [
         _launched(
-            rope, _programs(dqkv.device, T, 32, Q, 256), dqkv, qkv, pos, f_hi, f_lo, b0_dz, b0_zdz, T, Q, 32, 256, 1,
+            rope, (-(-T // 32) * -(-Q // 256),), dqkv, qkv, pos, f_hi, f_lo, b0_dz, b0_zdz, T, Q, 32, 256, 1,
             num_warps=8, num_stages=2,
         ),
         _launched(

@@ -181,15 +181,15 @@ def heads(
     BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        heads_epilogue(row, col, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64)
-        heads_epilogue(
-                row, col + 128, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64,
-            )
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
+    heads_epilogue(row, col, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64)
+    heads_epilogue(
+            row, col + 128, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64,
+        )
 
 
 @triton.jit
@@ -235,14 +235,12 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
         return
     _keep(key, [
         _launched(
-            heads, _programs(dq.device, T, 32, H * HQ, 256), _described(dq, [32, 64]), _described(q, [32, 64]), g_q,
-            pos, f_hi, f_lo, eps, _described(a_dz, [32, 64]), a_dg, T, H * HQ, 128, 32, 256, 1, num_warps=8,
-            num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HQ) // 256),), _described(dq, [32, 64]), _described(q, [32, 64]), g_q, pos,
+            f_hi, f_lo, eps, _described(a_dz, [32, 64]), a_dg, T, H * HQ, 128, 32, 256, 1, num_warps=8, num_stages=2,
         ),
         _launched(
-            heads, _programs(dk.device, T, 32, H * HK, 256), _described(dk, [32, 64]), _described(k, [32, 64]), g_k,
-            pos, f_hi, f_lo, eps, _described(b_dz, [32, 64]), b_dg, T, H * HK, 128, 32, 256, 1, num_warps=8,
-            num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HK) // 256),), _described(dk, [32, 64]), _described(k, [32, 64]), g_k, pos,
+            f_hi, f_lo, eps, _described(b_dz, [32, 64]), b_dg, T, H * HK, 128, 32, 256, 1, num_warps=8, num_stages=2,
         ),
         _launched(
             gain_folds, (-(-H // 32),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 32, 32, num_warps=4, num_stages=2,

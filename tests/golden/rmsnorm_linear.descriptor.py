@@ -137,13 +137,13 @@ def squares_epilogue(ssq_sum, row, col, x, N, SLICE: tl.constexpr):
 @triton.jit
 def squares(x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        ssq_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 256)
-        tl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    ssq_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+    ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 256)
+    tl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
 
 
 @triton.jit
@@ -172,12 +172,12 @@ def normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, SLICE: tl.const
 @triton.jit
 def normalised(x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-        normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 256)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
+    normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 256)
 
 
 @triton.jit
@@ -220,12 +220,12 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
         return
     _keep(key, [
         _launched(
-            squares, _programs(x.device, T, 32, D, 256), _described(x, [32, 256]), s_ssq, T, D, 32, 256, 1,
-            num_warps=8, num_stages=2,
+            squares, (-(-T // 32) * -(-D // 256),), _described(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            normalised, _programs(x.device, T, 32, D, 256), _described(x, [32, 256]), r_rstd, gamma,
+            normalised, (-(-T // 32) * -(-D // 256),), _described(x, [32, 256]), r_rstd, gamma,
             _described(n_h, [32, 256]), T, D, 32, 256, 1, num_warps=8, num_stages=2,
         ),
         _launched(

@@ -174,14 +174,14 @@ def back(
     GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        rows = row + tl.arange(0, BLOCK_M)
-        pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 256)
-        tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
+    zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
+    zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 256)
+    tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
 @triton.jit
@@ -220,8 +220,8 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
         return
     _keep(key, [
         _launched(
-            back, _programs(dqkv.device, T, 32, Q, 256), _described(dqkv, [32, 256]), _described(qkv, [32, 256]), pos,
-            f_hi, f_lo, _described(a_dz, [32, 256]), a_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+            back, (-(-T // 32) * -(-Q // 256),), _described(dqkv, [32, 256]), _described(qkv, [32, 256]), pos, f_hi,
+            f_lo, _described(a_dz, [32, 256]), a_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])
