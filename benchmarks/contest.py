@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,18 @@ from coda_synth.coda_api.program import Call, Kernel, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.baselines import bare_gemm
+from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.execution import Bound, bind
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.inputs import exact, make_inputs
+from coda_synth.evaluator.oracle import facts_of
 from coda_synth.evaluator.parts import peaks
 from coda_synth.evaluator.race import Clock, Lap, Run, WallClock, rounds
+from coda_synth.evaluator.serial import to_data
 from coda_synth.evaluator.signature import signature
-from coda_synth.evaluator.timing import DeviceClock
+from coda_synth.evaluator.timing import DeviceClock, launch_times
 from coda_synth.tasks.catalog import worked_candidate
 from coda_synth.tasks.spec import TaskSpec, Tensors
 
@@ -59,7 +64,10 @@ class Contest:
         return times({**laps, "ours": [Lap(self.runs["ours"], self.bound.restore)]}, seconds, self.clock)
 
     def facts(self) -> dict[str, Any]:
+        on_gpu = next(iter(self.bound.buffers.values())).tensor.is_cuda
+        launches = launch_times(self.bound)[0] if on_gpu else {}
         return {
+            "launch_ms": {call: sum(each) for call, each in launches.items()},
             "sizes": dict(self.sizes),
             "form": self.bound.generated.form,
             "schedules": {call: str(s) for call, s in self.bound.generated.schedules.items()},
@@ -149,6 +157,22 @@ def _tiny(call: Call, sizes: Mapping[str, int]) -> Schedule:
     groups = [g for v in walk(call.unit.outputs) if isinstance(g := v.attrs.get("group"), Dim)]
     widest = max([TINY.block_n, *(call.dim(g).size(sizes) for g in groups)])
     return Schedule(TINY.block_m, widest, TINY.block_k, TINY.stages, TINY.warps, TINY.group_m)
+
+
+def compile_ahead(specs: Sequence[TaskSpec], shape: str) -> None:
+    """Leaves the worked candidates' kernels for the GPU at hand in triton's cache, several at once."""
+    environment = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
+    groups = [Compilers(lambda: Child("coda_synth.evaluator.build", environment=environment)) for _ in range(4)]
+    props = torch.cuda.get_device_properties(0)
+    try:
+        for spec, compilers in zip(specs, itertools.cycle(groups)):
+            case = Case("device", spec.time_shapes[shape], 1, "normal", "auto", {}, props.multi_processor_count)
+            head = {"source": worked_candidate(spec.name), "facts": to_data(facts_of(spec, "bfloat16"))}
+            compilers.start({**head, "schedules": {}, "device": props.name, "cases": to_data([case])})
+    finally:
+        for compilers in groups:
+            compilers.wait()
+            compilers.close()
 
 
 def tiny_sizes(spec: TaskSpec) -> Mapping[str, int]:

@@ -32,7 +32,7 @@ import torch
 from coda_synth.tasks.catalog import task, task_names
 
 from benchmarks import gap
-from benchmarks.contest import Contest, Failed, clock_of, machine, ready
+from benchmarks.contest import Contest, Failed, clock_of, compile_ahead, machine, ready
 from benchmarks.peers import found
 
 PEERS = ("bare_gemm", "eager", "compile", "max_autotune", "liger", "quack")
@@ -111,7 +111,10 @@ def main() -> int:
     heads = "".join(f"{head:>9s}" for head in HEADS)
     print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}  share")
     rows, missing = [], []
-    for name in options.tasks or (("linear_swiglu", "rope_backward") if options.tiny else task_names()):
+    names = options.tasks or (("linear_swiglu", "rope_backward") if options.tiny else task_names())
+    if device == "cuda":
+        compile_ahead([task(name) for name in names], options.shape)
+    for name in names:
         try:
             contest = ready(task(name), options, versions, clock)
             rows.append(row_of(contest, options))

@@ -26,7 +26,9 @@ class Compilers:
         self._busy: list[Child] = []
 
     def start(self, asked: Mapping[str, Any]) -> None:
-        """Begins to compile what the cases in `asked` launch; equal kernels once. Ends when `wait` does."""
+        """Begins to compile what the cases in `asked` launch, equal kernels once, when what was begun before is done.
+        Ends when `wait` does."""
+        self.wait()
         with contextlib.suppress(ChildFailure, ChildRaised):
             kernels = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
             count = min(cores(), _MOST, len(kernels))
