@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +17,9 @@ from coda_synth.agent.provider import Prompt
 from coda_synth.agent.strategy import NO_CHOICE, Choice, failures_at_the_end
 from coda_synth.agent.untried import untried
 from coda_synth.coda_api.cost import LAUNCH_S, bare_gemm_s, bound_s, floor_s
+from coda_synth.coda_api.default_schedules import PASSES
 from coda_synth.coda_api.devices import device
+from coda_synth.coda_api.program import TypeKind
 from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
 from coda_synth.evaluator.signature import signature
@@ -79,7 +81,7 @@ def prompt(
         _task(task, told.target),
         _shapes(task, told.target),
         _history(task, shown, choice, told) if shown else None,
-        needs=NEEDS,
+        needs=f"{NEEDS}. {PASSES}",
         device=_device(told.target),
         lessons=told.lessons,
     )
@@ -131,6 +133,7 @@ def _task(task: TaskSpec, target: str) -> Mapping[str, str]:
         "outputs": ", ".join(outputs),
         "weights": _with_role(typed, "weight") + (f". In-place inputs: {in_place}" if in_place != "none" else ""),
         "dtype": typed.dtype,
+        "others": "".join(_of_other_dtypes(typed)),
         "device": device(target).name,
         "checked": _checked(task),
     }
@@ -140,6 +143,13 @@ def _checked(task: TaskSpec) -> str:
     """The sizes of every dim among the shapes that a program is checked at."""
     taken = {name: sorted({sizes[name] for sizes in task.check_shapes}) for name in task.check_shapes[0]}
     return "; ".join(f"{name} takes {', '.join(map(str, sizes))}" for name, sizes in taken.items())
+
+
+def _of_other_dtypes(typed: Signature) -> Iterator[str]:
+    """The tensors of numbers that are not of the task's dtype."""
+    others = [i for i in typed.inputs if i.type.dims and i.type.kind is TypeKind.TENSOR and i.dtype != typed.dtype]
+    for dtype in dict.fromkeys(i.dtype for i in others):
+        yield f"; {', '.join(i.name for i in others if i.dtype == dtype)} {dtype}"
 
 
 def _with_role(typed: Signature, role: str) -> str:

@@ -11,7 +11,7 @@ from coda_synth.coda_api.errors import ProgramError
 from coda_synth.coda_api.program import Kernel, Preparation, Program, Signature, TypeKind, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.schedule_space import shapes
+from coda_synth.coda_api.schedule_space import passes, shapes
 from coda_synth.coda_api.shape_check import Sizes, tile_holds
 from coda_synth.evaluator.evaluation import Evaluation, Verdict
 from coda_synth.runs.ranking import best
@@ -22,7 +22,7 @@ _MERGING = ("interleave", "concat", "join")
 _FOLDING = ("mul", "div", "add", "sub", "matvec")
 _HOPPER = ("hopper", "pingpong")
 _OF_SCHEDULES = {"TileFit", "ScheduleHint"}  # rules that a tile breaks, and not what is computed
-_MUCH = 0.25  # of the time
+_MUCH, _SOME = 0.25, 0.05  # of the time: that of a product, of a pass, which could be much faster
 _Shape = tuple[str, int, int]  # mainloop, block_m, block_n
 
 
@@ -90,8 +90,8 @@ def _has_partials(program: Program) -> bool:
 
 
 def _shapes(history: Sequence[Attempt], signature: Signature, on: Device, sizes: Sequence[Sizes]) -> Iterator[str]:
-    """A line for each call that takes much of the best program's time and runs one of Hopper's mainloops: mainloops and
-    tiles that it was not written for yet, those left out that the language would refuse for it."""
+    """A line for each call that takes much of the best program's time and runs one of Hopper's mainloops, or a pass:
+    mainloops and tiles that it was not written for yet, those left out that the language would refuse for it."""
     leader = best(history)
     if leader is None or leader.evaluation is None or leader.candidate is None:
         return
@@ -100,16 +100,21 @@ def _shapes(history: Sequence[Attempt], signature: Signature, on: Device, sizes:
         return
     for call in program.live_calls():
         schedule = leader.evaluation.schedules.get(call.name)
-        if schedule is None or schedule.mainloop not in _HOPPER or not _long(call.name, leader.evaluation):
+        is_pass = isinstance(call.unit, Kernel) and not call.unit.gemm
+        if schedule is None or not (is_pass or schedule.mainloop in _HOPPER):
             continue
-        possible = dict.fromkeys(_shape(s) for s in shapes(on) if s.mainloop in _HOPPER)
+        if not _long(call.name, leader.evaluation, _SOME if is_pass else _MUCH):
+            continue
+        found = passes() if is_pass else [s for s in shapes(on) if s.mainloop in _HOPPER]
+        possible = dict.fromkeys(map(_shape, found))
         tried = {_shape(s) for a in history if a.evaluation and (s := a.evaluation.schedules.get(call.name))}
         tried |= {shape for shape in possible if any(_refused(a, call.unit.name, shape) for a in history)}
         frozen = tuple(tuple(each.items()) for each in sizes)
         wide = _widths(leader.candidate.source, signature, call.name, tuple({n for _, _, n in possible}), frozen)
-        left = [f"{kind} {m} x {n}" for kind, m, n in possible if n in wide and (kind, m, n) not in tried]
+        left = [f"{kind} {m} x {n}".strip() for kind, m, n in possible if n in wide and (kind, m, n) not in tried]
         if left:
-            yield f"in the call {call.name}: mainloop with tile (block_m x block_n) {', '.join(left)}"
+            what = "the pass over tiles of" if is_pass else "mainloop with tile"
+            yield f"in the call {call.name}: {what} (block_m x block_n) {', '.join(left)}"
 
 
 @functools.lru_cache(maxsize=256)  # the best of a run stays it for some steps
@@ -127,11 +132,11 @@ def _widths(
     return frozenset(n for n in widths if tile_holds(program, unit, [dict(each) for each in sizes], n))
 
 
-def _long(call: str, found: Evaluation) -> bool:
+def _long(call: str, found: Evaluation, share: float) -> bool:
     """Whether a call takes so much of the time that its tile matters; of an unknown time it may."""
     figure = headline(found)
     times = figure.calls_ms if figure else {}
-    return not times or times.get(call, 0.0) > _MUCH * sum(times.values())
+    return not times or times.get(call, 0.0) > share * sum(times.values())
 
 
 def _refused(attempt: Attempt, kernel: str, shape: _Shape) -> bool:
@@ -150,4 +155,6 @@ def _refused(attempt: Attempt, kernel: str, shape: _Shape) -> bool:
 
 
 def _shape(schedule: Schedule) -> _Shape:
-    return schedule.mainloop, schedule.block_m, schedule.block_n
+    """A pass has no mainloop."""
+    kind = schedule.mainloop if schedule.mainloop in _HOPPER else ""
+    return kind, schedule.block_m, schedule.block_n

@@ -19,6 +19,10 @@ from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
 H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
 POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
+PASSES = (  # what its hints are, in words
+    f"A pass without a gemm takes block_m ({POINTWISE.block_m}), block_n ({POINTWISE.block_n}) and warps"
+    f" ({POINTWISE.warps}) alone: a thread block for each tile, several at once on a multiprocessor"
+)
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _LONG = 8192  # a reduction so long that an epilogue which loads tiles hides under it as well
 

@@ -22,9 +22,10 @@ _HINTS = (
     Hint(
         "stages",
         (1, 2, 3, 4, 5, 6, 7, 8),
-        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory,"
-        " beside which the epilogue's tiles need room. In the cost model they hide the latency of loads; more than"
-        " do so change nothing",
+        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory. Beside"
+        " them the epilogue needs, for each tile that it reads and each that it stores, room for at least one slice,"
+        " block_m * slice_n elements (of a tile with twice the columns, twice that); more room lets it run ahead. In"
+        " the cost model stages hide the latency of loads; more than do so change nothing",
     ),
     Hint("warps", (1, 2, 4, 8, 16), "of a thread block; of both groups in a pingpong"),
     Hint("group_m", (1, 2, 4, 8, 16, 32), "rows of tiles that go together through the L2 cache; not in the cost model"),
@@ -38,9 +39,10 @@ _HINTS = (
     Hint(
         "mainloop",
         ("auto", "portable", "hopper", "pingpong"),
-        "hopper: all warps share a tile. pingpong: two groups take tiles by turns, one's epilogue under the other's"
-        " sum. auto: hopper where it can be. Portable elsewhere than on sm_90, and where a row is no multiple of 16"
-        " bytes",
+        "hopper: all warps share a tile; its epilogue delays the next tile's sum, though not its loads. pingpong: two"
+        " groups take tiles by turns, one's epilogue under the other's sum. auto: pingpong; hopper where the epilogue"
+        " reads tiles and the sum is shorter than 8,192, or it leaves partials or a pick. Portable"
+        " elsewhere than on sm_90, and where a row is no multiple of 16 bytes",
     ),
     Hint(
         "split_k",

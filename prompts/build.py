@@ -33,7 +33,7 @@ def build_prompt(
     hints: (name, legal values, default, meaning) of each schedule hint; needs: what a mainloop asks of a schedule.
     examples: worked programs by the name of their task; the task's own is left out.
     task: name, summary, source (its reference), header (the first line of its @program), outputs, weights, dtype (of
-    activations), device and checked (the sizes that it is checked with), each a text.
+    activations), others (inputs of another dtype), device and checked (the sizes that it is checked with), each a text.
     shapes: (label, sizes, bound in ms, ms of its GEMMs alone, or of what takes longer and is named last).
     history: None before the first attempt, else
       last, best: {"id", "program", "verdict", "report"}; best is None if no attempt passed, last's program "" if the

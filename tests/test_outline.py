@@ -217,3 +217,21 @@ def test_what_would_fit_is_the_widest_slice_and_the_most_stages() -> None:
     big = Resources("a", "project", 168, 0, 300_000, 8, 0.0)
     said = over_shared(big, Schedule(stages=4, slice_n=128), device("H200"))
     assert "slice_n=32 (about 222,456) or stages=2 (about 201,696)" in said
+
+
+def test_a_pass_that_takes_long_has_a_line_of_tiles() -> None:
+    name = "linear_backward"
+    candidate = Candidate(name, worked_candidate(name))
+    program = read(candidate.source, signature(find(name)))
+    (call,) = (c.name for c in program.live_calls() if isinstance(c.unit, Kernel) and not c.unit.gemm)
+    shape = Schedule(block_m=32, block_n=256, stages=2, mainloop="portable")
+    for ms, expected in ((0.4, True), (0.02, False)):
+        times = {call: ms, **{c.name: 1.2 for c in program.live_calls() if c.name != call}}
+        model = Modelled("8b", {}, "H200", 1, 1, 0.5, sum(times.values()), 0.9, 0.9, times)
+        found = Evaluation(candidate.id, name, Verdict.PASSED, "check", 1, modelled=(model,), schedules={call: shape})
+        said = [s for s in told(name, candidate.source, Attempt(1, "evaluated", candidate, found)) if "pass" in s]
+        assert bool(said) == expected
+    whole = dataclasses.replace(found, modelled=(dataclasses.replace(model, calls_ms={}),))
+    (line_of,) = [s for s in told(name, candidate.source, Attempt(1, "evaluated", candidate, whole)) if "pass" in s]
+    assert line_of.startswith(f"in the call {call}: the pass over tiles of (block_m x block_n) 16 x 128")
+    assert "32 x 256" not in line_of and "64 x 256" in line_of

@@ -22,6 +22,7 @@ TASK = {
     "outputs": 'act ["T", "F"] (bfloat16)',
     "weights": "w_gate, w_up",
     "dtype": "bfloat16",
+    "others": "",
     "device": "H200",
     "checked": "T takes 1, 5, 37; F takes 1, 3",
 }
