@@ -22,8 +22,8 @@ _HINTS = (
     Hint(
         "stages",
         (1, 2, 3, 4, 5, 6, 7, 8),
-        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory. Beside"
-        " them the epilogue needs, for each tile that it reads and each that it stores, room for at least one slice,"
+        "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory."
+        " Beside them the epilogue needs, for each tile that it reads and each that it stores, room for at least one slice,"
         " block_m * slice_n elements (of a tile with twice the columns, twice that); more room lets it run ahead. In"
         " the cost model stages hide the latency of loads; more than do so change nothing",
     ),

@@ -225,10 +225,12 @@ def test_a_pass_that_takes_long_has_a_line_of_tiles() -> None:
     program = read(candidate.source, signature(find(name)))
     (call,) = (c.name for c in program.live_calls() if isinstance(c.unit, Kernel) and not c.unit.gemm)
     shape = Schedule(block_m=32, block_n=256, stages=2, mainloop="portable")
+    passed = (Check("meaning", {}, "normal", 1, "reference", 0.25),)
     for ms, expected in ((0.4, True), (0.02, False)):
         times = {call: ms, **{c.name: 1.2 for c in program.live_calls() if c.name != call}}
         model = Modelled("8b", {}, "H200", 1, 1, 0.5, sum(times.values()), 0.9, 0.9, times)
-        found = Evaluation(candidate.id, name, Verdict.PASSED, "check", 1, modelled=(model,), schedules={call: shape})
+        found = Evaluation(candidate.id, name, Verdict.PASSED, "check", 1, checks=passed, modelled=(model,))
+        found = dataclasses.replace(found, schedules={call: shape})
         said = [s for s in told(name, candidate.source, Attempt(1, "evaluated", candidate, found)) if "pass" in s]
         assert bool(said) == expected
     whole = dataclasses.replace(found, modelled=(dataclasses.replace(model, calls_ms={}),))
