@@ -23,9 +23,9 @@ _HINTS = (
         "stages",
         (1, 2, 3, 4, 5, 6, 7, 8),
         "steps on their way at once; they take stages * (block_m + block_n) * block_k * 2 bytes of shared memory."
-        " Beside them the epilogue needs, for each tile that it reads and each that it stores, room for at least one slice,"
-        " block_m * slice_n elements (of a tile with twice the columns, twice that); more room lets it run ahead. In"
-        " the cost model stages hide the latency of loads; more than do so change nothing",
+        " Beside them the epilogue needs room for at least one slice of each tile that it reads and each that it"
+        " stores, block_m * slice_n elements (twice that where a tile has twice the columns); more room lets it run"
+        " ahead. In the cost model stages hide the latency of loads; more than do so change nothing",
     ),
     Hint("warps", (1, 2, 4, 8, 16), "of a thread block; of both groups in a pingpong"),
     Hint("group_m", (1, 2, 4, 8, 16, 32), "rows of tiles that go together through the L2 cache; not in the cost model"),
