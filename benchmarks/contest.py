@@ -142,12 +142,15 @@ def _without_graph(function: Callable[..., Tensors], inputs: Mapping[str, Any]) 
         return function(**inputs)
 
 
-def lowered(spec: TaskSpec, sizes: Mapping[str, int], device: str, tiny: bool, text: str | None = None) -> Generated:
+def lowered(
+    spec: TaskSpec, sizes: Mapping[str, int], device: str, tiny: bool, text: str | None = None, overlap: bool = True
+) -> Generated:
     """A candidate, the worked one by default, for this device: default schedules, small ones in the interpreter."""
     sig = signature(spec)
     program = read(worked_candidate(spec.name) if text is None else text, sig)
     if device == "cuda":
-        return lower(program, sig, sizes, hopper=torch.cuda.get_device_capability() == (9, 0))
+        hopper = torch.cuda.get_device_capability() == (9, 0)
+        return lower(program, sig, sizes, hopper=hopper, overlap=overlap)
     calls = [call for call in program.calls if isinstance(call.unit, Kernel)] if tiny else []
     return lower(program, sig, sizes, schedules={c.name: _tiny(c, sizes) for c in calls}, processors=3)
 

@@ -27,8 +27,12 @@ def emit_hopper(
     sizes: Mapping[str, int],
     schedule: Schedule,
     tensors: Tensors,
+    overlap: bool = False,
 ) -> UnitText:
     """The Gluon text of a kernel; raises LoweringError where it has none. Arguments as for emit_kernel.
+
+    overlap: whether launches of it may overlap with others; three parameters, WAITS_FIRST, RELEASES and
+    WAITS_LAST, then say how.
 
     A schedule without a slice gets the widest with which the loader can bring a whole tile's epilogue ahead of time, or
     else the widest that fits at all.
@@ -38,15 +42,16 @@ def emit_hopper(
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
     for slots, one in [*((None, one) for one in tried), *((n, one) for one in tried for n in (2, 1))]:
         try:
-            return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots)
+            return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots, overlap)
         except DoesNotFit as error:
             last = error
     raise last
 
 
 class _HopperEmitter(HopperLoads):
-    def emit(self, slots: int | None = None) -> UnitText:
+    def emit(self, slots: int | None = None, overlap: bool = False) -> UnitText:
         """slots: of the loader's rings, None for one for each slice of a tile; raises DoesNotFit."""
+        self.overlap = overlap
         self.groups = 2 if self.schedule.mainloop == "pingpong" else 1
         self.warps = self.schedule.warps // self.groups
         self._refuse()
@@ -233,10 +238,10 @@ class _HopperEmitter(HopperLoads):
         lines += self._barriers("full", "empty", count="STAGES")
         lines += self._barriers("loaded", "freed", count=str(self.in_slots * self.groups)) if self.loads else []
         lines += self._barriers("turn", count="2") if self.groups > 1 else []
-        lines += self._partitions()
+        lines += self._overlapping(self._partitions()) if self.overlap else self._partitions()
         s = self.schedule
         base = [p for p in self._params() if p.name not in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")]
-        values = {
+        values: dict[str, object] = {
             "BLOCK_M": s.block_m,
             "BLOCK_N": s.block_n,
             "BLOCK_K": s.block_k,
@@ -244,8 +249,16 @@ class _HopperEmitter(HopperLoads):
             "STAGES": s.stages,
             "WARPS": self.warps,
         }
+        values |= dict.fromkeys(("WAITS_FIRST", "RELEASES", "WAITS_LAST"), False) if self.overlap else {}
         self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items())]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
+
+    @staticmethod
+    def _overlapping(partitions: list[str]) -> list[str]:
+        """Waits and releases stand around the partitions: one thread's wait is the block's, since the others start
+        after it, or the block ends after it. Barriers and memory have been made ready by then."""
+        before = ["if WAITS_FIRST:", "    gdc_wait()", "if RELEASES:", "    gdc_launch_dependents()"]
+        return [*before, *partitions, "if WAITS_LAST:", "    gdc_wait()"]
 
     def _partitions(self) -> list[str]:
         """Who runs: the consumers, which own the kernel's warps, then one or two loading warps with few registers."""

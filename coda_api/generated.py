@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.coda_api.overlap import Overlap
 from coda_synth.coda_api.schedule import Schedule
 
 
@@ -33,6 +34,7 @@ class Launch:
     tiles: int  # tiles of work they share; where K is cut, each once for every piece
     gluon: bool = False  # the Hopper backend's kernel: compiled as Gluon, for sm_90 only
     multiplies: bool = False  # it has a mainloop, and so tensor-core instructions
+    overlap: Overlap = Overlap()  # with the launches before and after it
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ first, and where the answer is a fault takes the portable kernels and says so.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from importlib.metadata import version
 
 from coda_synth.coda_api.generated import Generated
@@ -16,7 +17,8 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.toolchain import BuildError, build
 
-# Every part of Gluon that the backend writes: rings that are loaded and stored, barriers, wgmma, warps with roles.
+# Every part of Gluon that the backend writes: rings that are loaded and stored, barriers, wgmma, warps with roles, and
+# in the second of three launches what lets launches overlap.
 _PROBE = """
 @kernel
 def add(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"]):
@@ -26,7 +28,9 @@ def add(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"]):
 @program
 def probe(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"]):
     a = add(x, w, r)
-    return {"y": a.y}
+    b = add(x, w, a.y)
+    c = add(x, w, b.y)
+    return {"y": c.y}
 """
 _TILE = Schedule(block_m=64, block_n=64, block_k=32, stages=2, warps=4, mainloop="hopper")
 
@@ -50,4 +54,5 @@ def _probe() -> Generated:
     inputs = tuple(InputSpec(p.name, p.type, "bfloat16", "activation") for p in program.params)
     outputs = (OutputSpec("y", inputs[-1].type.dims, "bfloat16"),)
     signature, sizes = Signature(program.name, inputs, outputs, "bfloat16"), dict.fromkeys("MNK", 256)
-    return lower(program, signature, sizes, form="hopper", schedules={"a": _TILE})
+    made = lower(program, signature, sizes, form="hopper", schedules=dict.fromkeys("abc", _TILE))
+    return replace(made, launches=made.launches[1:2])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.expressions import number
 from coda_synth.coda_api.generated import KernelArg, Launch
 from coda_synth.coda_api.module_text import MODULE_NAMES
+from coda_synth.coda_api.overlap import Access, Overlap, overlapped
 from coda_synth.coda_api.program import Call, Kernel, Ref
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.storage import accumulated_into
 from coda_synth.coda_api.unit_text import TRITON_DTYPES, UnitParam, UnitText, folded, triton_dtype
 
 
@@ -24,6 +26,30 @@ class UnitCall:
     warps: int
     stages: int
     schedule: Schedule | None
+    overlap: Overlap = Overlap()
+
+
+def with_overlap(calls: list[UnitCall], stored: Mapping[Ref, Any]) -> list[UnitCall]:
+    """The launches of a call, told where they wait and whether they release the next one."""
+    found = overlapped([_access(c, stored) for c in calls])
+    return [_overlapping(c, overlap) if c.text.gluon else c for c, overlap in zip(calls, found, strict=True)]
+
+
+def _overlapping(c: UnitCall, overlap: Overlap) -> UnitCall:
+    first, last = overlap.waits == "start", overlap.waits == "end"
+    values = {"WAITS_FIRST": first, "RELEASES": overlap.releases, "WAITS_LAST": last}
+    params = tuple(replace(p, value=values[p.name]) if p.name in values else p for p in c.text.params)
+    return replace(c, text=replace(c.text, params=params), overlap=overlap)
+
+
+def _access(c: UnitCall, stored: Mapping[Ref, Any]) -> Access:
+    """A launch reads and writes what it is given; what is accumulated is an input that it writes too."""
+    memory = [p for p in c.text.params if p.kind in ("pointer", "descriptor")]
+    added = [o for o, value in c.call.unit.outputs.items() if accumulated_into(value)]
+    written = {_tensor(c, p, stored).name for p in memory if p.output}
+    written |= {stored[ref].name for o in added if (ref := Ref(call=c.call.name, output=o)) in stored}
+    read = {_tensor(c, p, stored).name for p in memory if not p.output}
+    return Access(frozenset(read), frozenset(written), c.text.gluon)
 
 
 def launch_text(
@@ -78,6 +104,7 @@ class _Launcher:
         args = [self._argument(c, p) for p in c.text.params]
         grid = self._grid(c)
         given = [c.text.name, grid, *args, f"num_warps={c.warps}", f"num_stages={c.stages}"]
+        given += ["launch_pdl=True"] * c.overlap.early
         if len(text := f"_launched({', '.join(given)}),") <= 108:
             return [text]
         return ["_launched(", *(f"    {line}" for line in folded(given, 108)), "),"]
@@ -185,7 +212,8 @@ def launch_record(c: UnitCall, stored: Mapping[Ref, Any], sizes: Mapping[str, in
         tiles = -(-rows // c.schedule.block_m) * -(-cols // (c.text.step or c.schedule.block_n)) * c.text.pieces
     multiplies = any(p.name == "BLOCK_K" for p in c.text.params)  # what mainloops alone have
     programs = min(tiles, processors) if c.text.grid == "tiles" else tiles
-    return Launch(c.call.name, c.text.name, args, c.warps, c.stages, programs, tiles, c.text.gluon, multiplies)
+    made = (c.call.name, c.text.name, args, c.warps, c.stages, programs, tiles)
+    return Launch(*made, c.text.gluon, multiplies, c.overlap)
 
 
 def _kernel_arg(c: UnitCall, p: UnitParam, stored: Mapping[Ref, Any], sizes: Mapping[str, int]) -> KernelArg:

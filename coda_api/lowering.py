@@ -23,7 +23,7 @@ from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
 from coda_synth.coda_api.groups import padding, tile_step
-from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text
+from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text, with_overlap
 from coda_synth.coda_api.module_text import MODULE_NAMES, head_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import ALLOWED, Schedule
@@ -56,6 +56,7 @@ def lower(
     processors: int = 132,
     hopper: bool = False,
     shared_bytes: int = H200_SHARED,
+    overlap: bool = True,
 ) -> Generated:
     """Lowers a program that was checked against `signature`; raises LoweringError.
 
@@ -63,8 +64,10 @@ def lower(
     16 bytes) or "hopper" (as descriptor, with warp-specialised kernels for sm_90 wherever a kernel has one); None takes
     descriptors where every matrix allows them, and with `hopper` Hopper kernels. processors: persistent programs where
     no device says better (the CPU). shared_bytes: what one block may take on the target; it decides default schedules.
+    overlap: whether Hopper launches may start before the one before them is complete (overlap.py has the rule); without
+    it each waits for all before it, which gives the same bits.
     """
-    return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes).run()
+    return _Lowering(program, signature, sizes, form, schedules, processors, hopper, shared_bytes, overlap).run()
 
 
 # what a unit's other functions are called
@@ -97,6 +100,7 @@ class _Lowering:
     processors: int
     hopper: bool
     shared_bytes: int
+    overlap: bool
     stored: dict[Ref, Stored] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     calls: list[UnitCall] = field(default_factory=list)
@@ -121,8 +125,12 @@ class _Lowering:
                 self.used_schedules[call.name] = self._schedule(call, call.unit)
             self._store_outputs(call)
         self.names = Names(self._all_names())
+        launched = [call for call in live if not isinstance(call.unit, Preparation)]
+        self.overlap = self.overlap and any(self._for_hopper(call) for call in launched[1:])
         for call in live:
             self._lower_call(call)
+        if self.overlap:
+            self.calls = with_overlap(self.calls, self.stored)
         return self._generated()
 
     def _all_names(self) -> set[str]:
@@ -236,9 +244,9 @@ class _Lowering:
             name = self._function_name(call, live, tensors, f"{schedule}")
             if schedule.split_k > 1:
                 return emit_split(name, source, call.unit, live, sizes, schedule, tensors)
-            if self.form == "hopper" and call.unit.gemm and schedule.mainloop != "portable":
+            if self._for_hopper(call):
                 try:
-                    return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors)]
+                    return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors, self.overlap)]
                 except LoweringError as reason:
                     self._portable_instead(call, schedule, reason)
             if padded := padding(call.unit, live, sizes):
@@ -246,6 +254,13 @@ class _Lowering:
             return [emit_kernel(name, source, call.unit, live, sizes, schedule, tensors)]
         assert not isinstance(call.unit, Preparation)
         return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
+
+    def _for_hopper(self, call: Call) -> bool:
+        """Whether a call gets the Hopper kernel if that has a text for it."""
+        if self.form != "hopper" or not isinstance(call.unit, Kernel) or not call.unit.gemm:
+            return False
+        schedule = self.used_schedules[call.name]
+        return schedule.mainloop != "portable" and schedule.split_k == 1
 
     def _refuse(self, call: Call, kernel: Kernel, schedule: Schedule, tensors: Tensors) -> None:
         """What no backend can do."""
@@ -331,7 +346,7 @@ class _Lowering:
         title = self.program.docstring or self.program.name
         gluon, pieces = any(c.text.gluon for c in self.calls), any(c.text.pieces > 1 for c in self.calls)
         source = module_text(
-            head_text(title, self.program.name, self.form or "", self.processors, gluon, pieces),
+            head_text(title, self.program.name, self.form or "", self.processors, gluon, pieces, self.overlap),
             self.texts.values(),
             prepare_text(prepared_from, self.prepare_lines, self.prepared, self.hidden),
             launch_text(self.calls, arguments, self.stored, self.sizes),

@@ -101,6 +101,7 @@ def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
     constants: dict[Any, object] = {a.name: a.value for a in launch.args if a.type == "constexpr"}
     attrs = {(i,): _facts(a) for i, a in enumerate(launch.args) if a.type.startswith(("*", "i"))}
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    options |= {"launch_pdl": True} if launch.overlap.early else {}
     source_type: Any = ASTSource
     if launch.gluon:
         source_type, signature = _gluon_source(), {n: _with_layout(t) for n, t in signature.items()}

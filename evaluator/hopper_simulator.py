@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from coda_synth.coda_api import toolchain
+from coda_synth.evaluator.hopper_launches import Launch, Launches, place
 from coda_synth.evaluator.hopper_machine import Block
 from coda_synth.evaluator.hopper_memory import Barrier, HopperFault, Slot, box, put
 from triton.language import core
@@ -29,22 +30,30 @@ _ASM: dict[str, Callable[[Any], Any]] = {
     "cos.approx": np.cos,
     "sin.approx": np.sin,
 }
-_running: list[Block] = []  # the block whose kernel is being run
+_running: list[tuple[Block, Launch]] = []  # the block whose kernel is being run, and its launch
 
 
 def load(source: str, name: str = "generated", seed: int = 0) -> ModuleType:
     """Generated text as a module whose Hopper kernels are simulated; what the hardware leaves open is drawn by seed."""
     core.block_type.layout = _Layout()  # the language asks values for theirs
-    return toolchain.load(source, name, _imports(seed))
+    launches = Launches()
+    module = toolchain.load(source, name, _imports(seed, launches))
+    for portable in vars(module).values():
+        if isinstance(portable, interpreter.InterpretedFunction):
+            portable.run = functools.partial(launches.ordinary, portable.__name__, portable.run)
+    return module
 
 
-def _imports(seed: int) -> dict[str, Any]:
+def _imports(seed: int, launches: Launches) -> dict[str, Any]:
     """What the generated text imports of Gluon, by module."""
     products = (_warpgroup_mma, _warpgroup_mma_init, _warpgroup_mma_wait)
     hopper: dict[str, Any] = {f.__name__.lstrip("_"): f for f in products}
     hopper |= {"fence_async_shared": _fence_async_shared, "mbarrier": _Barriers, "tma": _Copies}
+    jit = functools.partial(_Function, seed=seed, launches=launches)
+    overlap = {"gdc_wait": lambda: _launch().wait(), "gdc_launch_dependents": lambda: _launch().release()}
     return {
-        "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=functools.partial(_Function, seed=seed))),
+        "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=jit)),
+        "triton.language.extra.cuda": SimpleNamespace(**overlap),
         "triton.experimental.gluon": SimpleNamespace(language=_Words()),
         "triton.experimental.gluon.language.nvidia.hopper": SimpleNamespace(**hopper),
         "triton.experimental.gluon.nvidia.hopper": SimpleNamespace(TensorDescriptor=_Described),
@@ -52,7 +61,11 @@ def _imports(seed: int) -> dict[str, Any]:
 
 
 def _block() -> Block:
-    return _running[0]
+    return _running[0][0]
+
+
+def _launch() -> Launch:
+    return _running[0][1]
 
 
 # -- functions and launches
@@ -61,23 +74,26 @@ def _block() -> Block:
 class _Function:
     """A @gluon.jit function: called by another one it is a function, and with a grid a kernel."""
 
-    def __init__(self, fn: Callable[..., Any], seed: int) -> None:
-        self.fn, self.__name__, self._seed = fn, fn.__name__, seed
+    def __init__(self, fn: Callable[..., Any], seed: int, launches: Launches) -> None:
+        self.fn, self.__name__, self._seed, self._launches = fn, fn.__name__, seed, launches
         self._parameters = inspect.signature(fn).parameters
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
-        return functools.partial(self._launch, grid[0])
+        return functools.partial(self._run, grid[0])
 
-    def _launch(self, programs: int, *args: Any, **kwargs: Any) -> None:
+    def _run(self, programs: int, *args: Any, launch_pdl: bool = False, **kwargs: Any) -> None:
         """Thread blocks one after the other: nothing that is generated waits for another block."""
         own = {name: _argument(value) for name, value in kwargs.items() if name in self._parameters}
+        given = (place(value) for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        launch = self._launches.next(self.__name__, launch_pdl, given)
         for program in range(programs):
-            _running[:] = [Block(program, programs, self._seed)]
+            _running[:] = [(Block(program, programs, self._seed), launch)]
             try:
                 self.fn(*map(_argument, args), **own)
+                launch.end_block()
             except HopperFault as error:
                 where = f"{self.__name__}, block {program} of {programs}"
                 raise type(error)(f"{where}: {error} (the compiler wrote this kernel: please report it)") from error
@@ -98,7 +114,7 @@ class _Described:
         self.dtype, self.block_shape, self.layout = _argument(base).dtype.element_ty, tuple(block_shape), layout
         kind = interpreter._get_np_dtype(self.dtype)
         bits = base.view(getattr(torch, f"int{8 * base.itemsize}")).as_strided(tuple(shape), tuple(strides))
-        self.values = bits.numpy().view(kind)
+        self.values, self.place = bits.numpy().view(kind), place(base)
         self.stored: set[tuple[int, int]] = set()  # places that a launch has written to
 
 
@@ -205,6 +221,14 @@ class _Words:
     def convert_layout(self, value: Any, layout: Any) -> Any:
         return value
 
+    def load(self, pointer: Any, mask: Any = None, **how: Any) -> Any:
+        _touch(pointer, mask, writes=False)
+        return tl.load(pointer, mask=mask, **how)
+
+    def store(self, pointer: Any, value: Any, mask: Any = None) -> None:
+        _touch(pointer, mask, writes=True)
+        tl.store(pointer, value, mask=mask)
+
     def SliceLayout(self, dim: int, parent: Any) -> _Layout:
         return _Layout()
 
@@ -238,6 +262,15 @@ class _Words:
         return _tensor(data.squeeze(axis), value.dtype)
 
 
+def _touch(pointer: Any, mask: Any, writes: bool) -> None:
+    """Threads access what pointers point to; all of it lies in one tensor."""
+    addresses = pointer.handle.data.reshape(-1)
+    if mask is not None:
+        addresses = addresses[np.broadcast_to(mask.handle.data, pointer.handle.data.shape).reshape(-1)]
+    for address in addresses[:1]:
+        _launch().at(int(address), writes)
+
+
 class _Barriers:
     """The module mbarrier; also the layout by which a buffer is known to hold barriers."""
 
@@ -268,6 +301,7 @@ class _Copies:
     @staticmethod
     def async_copy_global_to_shared(source: _Described, place: Any, barrier: Barrier, into: _View) -> None:
         where = (int(place[0]), int(place[1]))
+        _launch().touch(source.place, writes=False)
 
         def copy() -> None:
             into.values[...] = box(source.values, where, into.values.shape)
@@ -280,6 +314,7 @@ class _Copies:
         if where in target.stored:
             raise HopperFault(f"the box at {where} of one output is stored twice")
         target.stored.add(where)
+        _launch().touch(target.place, writes=True)
         _block().store(source.slot, source.values.copy, lambda values: put(target.values, where, values))
 
     @staticmethod

@@ -61,7 +61,8 @@ def captured(run: Run) -> Run:
 
 def launch_times(*programs: Bound, repeats: int = 8) -> list[dict[str, tuple[float, ...]]]:
     """Milliseconds of each launch on the device, by call and in their order, as the driver's tracer sees them: of each
-    program, which take turns. Empty where the tracer sees none."""
+    program, which take turns. Empty where the tracer sees none. Where a launch overlaps with the one before, only what
+    it takes beyond that one's end."""
     launches = [(i, launch) for i, bound in enumerate(programs) for launch in bound.generated.launches]
     kernels = {launch.kernel for _, launch in launches}
     found: list[dict[str, tuple[float, ...]]] = [{} for _ in programs]
@@ -74,10 +75,20 @@ def launch_times(*programs: Bound, repeats: int = 8) -> list[dict[str, tuple[flo
     if len(seen) != repeats * len(launches):
         return found
     seen.sort(key=lambda e: e.time_range.start)
-    lengths = [e.time_range.elapsed_us() / 1e3 for e in seen]
+    lengths = [us / 1e3 for us in apart([(e.time_range.start, e.time_range.end) for e in seen])]
     for place, (i, launch) in enumerate(launches):
         each = found[i].get(launch.call, ())
         found[i][launch.call] = (*each, summary(lengths[place :: len(launches)]).median_ms)
+    return found
+
+
+def apart(spans: Sequence[tuple[float, float]]) -> list[float]:
+    """What each span, a start and an end, adds to those before it, which start earlier: what launches overlap is
+    counted once, and to a launch that is there early, and waits, its waiting is not."""
+    found, reached = [], float("-inf")
+    for start, end in spans:
+        found.append(max(0.0, end - max(start, reached)))
+        reached = max(reached, end)
     return found
 
 

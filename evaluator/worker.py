@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from coda_synth.coda_api import toolchain
+from coda_synth.coda_api.default_schedules import H200_SHARED
 from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import lower
@@ -90,7 +91,7 @@ def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
         schedules=case.schedules,
         processors=case.processors,
         hopper=DEVICE == "cuda" and torch.cuda.get_device_capability() == (9, 0) and not hopper_fault(),
-        **_shared(),
+        shared_bytes=_shared(),
     )
 
 
@@ -101,10 +102,10 @@ def _form(case: Case) -> str | None:
     return "pointer" if DEVICE == "cuda" and torch.cuda.get_device_capability() < (9, 0) else None
 
 
-def _shared() -> dict[str, int]:
+def _shared() -> int:
     """What one block may take on this GPU; the interpreter has no limit."""
     found = getattr(torch.cuda.get_device_properties(0), "shared_memory_per_block_optin", 0) if DEVICE == "cuda" else 0
-    return {"shared_bytes": found} if found else {}
+    return int(found) or H200_SHARED
 
 
 def _in_place(data: Mapping[str, Any]) -> tuple[Bound, Inputs]:

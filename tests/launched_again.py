@@ -70,7 +70,11 @@ def arguments(name: str, form: str) -> tuple[Generated, Any, dict[str, Any]]:
 def seen(name: str, form: str) -> dict[str, Any]:
     made, module, given = arguments(name, form)
     launch = functools.partial(module.launch, **given)
+    toolchain.build(made)
+    hits: list[bool] = []
+    triton.knobs.compilation.listener = lambda *, cache_hit, **rest: hits.append(cache_hit)
     first = logged(launch)[0]
+    triton.knobs.compilation.listener = None
     again, encoded = logged(launch)
     took = microseconds(launch)
     elsewhere = dict(where(module, launch))
@@ -83,6 +87,8 @@ def seen(name: str, form: str) -> dict[str, Any]:
     return {
         "form": made.form,
         "launches": len(made.launches),
+        "built ahead": bool(hits) and all(hits),
+        "overlaps": [launch.overlap.early for launch in made.launches],
         "first": first,
         "again": again,
         "encoded again": encoded,

@@ -135,3 +135,33 @@ def test_a_spoilt_kernel_is_found_out(what: str, pattern: str, instead: str) -> 
             return "accumulator" in what
 
     assert any(found(seed) for seed in range(12))
+
+
+LATE = (r"if WAITS_FIRST:\n +gdc_wait\(\)((?s:.*?))if WAITS_LAST:", r"\1if WAITS_FIRST or WAITS_LAST:")
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "instead", "said"),
+    [
+        ("rmsnorm_qkv_rope", *LATE, "before it has waited, it reads what normalised works on"),
+        ("rmsnorm_qkv_rope", "if WAITS_LAST:", "if False:", "a block waits 0 times"),
+        ("rmsnorm_qkv_rope", "    if RELEASES", "    gdc_wait()\n    if RELEASES", "a block waits 2 times"),
+        ("qknorm_rope", r"num_stages=(\d),\n", r"num_stages=\1, launch_pdl=True,\n", "is a first launch"),
+    ],
+)
+def test_launches_that_overlap_wrongly_are_found_out(name: str, what: str, instead: str, said: str) -> None:
+    made, sizes, _ = lowered(name, SHARED)
+    source = re.sub(what, instead, made.source)
+    assert source != made.source
+    with pytest.raises(HopperFault, match=said):
+        error_ratio(name, made, sizes, source, 0)
+
+
+def test_what_an_ordinary_launch_leaves_must_be_waited_for() -> None:
+    """And what that one waited for need not be."""
+    made, sizes, _ = lowered("swiglu_backward", SHARED)
+    assert [launch.overlap.waits for launch in made.launches] == ["never", "never", "end"]
+    assert error_ratio("swiglu_backward", made, sizes, made.source, 0) <= 1.0
+    made, sizes, _ = lowered("rmsnorm_linear", SHARED)
+    with pytest.raises(HopperFault, match="reads what normalised works on"):
+        error_ratio("rmsnorm_linear", made, sizes, re.sub(*LATE, made.source), 0)

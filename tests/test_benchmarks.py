@@ -166,6 +166,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["unit.py", *cpu, "--json", str(folder / "u.json")],
         ["sanitize.py", "linear_bias", *cpu, "--repeats", "3"],
         ["host.py"],
+        ["overlap.py"],
     ]
     given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -199,8 +200,9 @@ def test_repeats_small(told: dict[str, list[str]]) -> None:
     assert code == 0 and "linear_bias: 3 runs, the same bits" in said and "only the repeats" in said
 
 
-def test_the_host_needs_a_gpu(told: dict[str, list[str]]) -> None:
+def test_what_needs_a_gpu_says_so(told: dict[str, list[str]]) -> None:
     assert "only be measured with a GPU" in told["host.py"][0]
+    assert "overlap on Hopper alone" in told["overlap.py"][0]
 
 
 class _Told:

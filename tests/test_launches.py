@@ -32,6 +32,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_call_on_the_same_memory_repeats_its_launches(form: str, stub: Path) -> None:
     """The same launches in the same order with the same parameters; on other memory others, and no tensor is held."""
     driver = {"LD_LIBRARY_PATH": str(stub), "TRITON_LIBCUDA_PATH": str(stub), "TRITON_INTERPRET": "0"}
+    driver["TRITON_CACHE_DIR"] = str(stub / form)
     command = [sys.executable, str(TESTS / "launched_again.py"), str(stub), form, *TASKS]
     done = subprocess.run(
         command, env={**os.environ, **driver}, capture_output=True, text=True, timeout=600, check=False
@@ -42,6 +43,8 @@ def test_a_call_on_the_same_memory_repeats_its_launches(form: str, stub: Path) -
     for name, seen in found["tasks"].items():
         first, launches = seen["first"], seen["launches"]
         assert seen["form"] == form and len(first) == launches
+        assert [attributes for _, _, attributes, *_ in first] == seen["overlaps"], "programmatic dependent launch"
+        assert seen["built ahead"], f"{name}: a launch finds in triton's cache what was built ahead of it"
         assert seen["again"] == first and seen["encoded again"] == 0, "the same parameters, none made anew"
         for here, there in zip(first, seen["on new memory"], strict=True):
             assert here[:3] == there[:3] and here[3] != there[3], "the same grid, another address"

@@ -22,6 +22,7 @@ from coda_synth.evaluator.parts import bare, parts
 from coda_synth.evaluator.profile import measured_lines, modelled_lines
 from coda_synth.evaluator.race import WallClock
 from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.timing import apart
 from coda_synth.tasks.catalog import task, worked_candidate
 
 from tests.representative import REPRESENTATIVE
@@ -136,3 +137,10 @@ def test_a_variant_that_fails_is_a_note():
     found = parts(program, needed, sizes, broken, WallClock())
     assert found.bare_ms == {} and "could not be timed without its epilogue: KeyError" in found.notes[0]
     assert found.matmul_flops_per_s > 0
+
+
+def test_launches_that_overlap_are_not_counted_twice() -> None:
+    """The second is there early and waits, the third fills what it leaves idle, the fourth comes after a gap."""
+    assert apart([(0, 10), (8, 15), (13, 21), (22, 30)]) == [10, 5, 6, 8]
+    assert apart([(0, 10), (2, 9)]) == [10, 0]
+    assert apart([]) == []

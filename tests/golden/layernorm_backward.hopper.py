@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -399,7 +400,8 @@ def norm_consumer(
 def norm(
     dz, w, x, gamma, beta, mu, r, s1, s2, dres, dx_out, y_out, dgamma_out, dbeta_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr,
+    WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -417,6 +419,10 @@ def norm(
     for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, beta, mu, r, s1, s2, dx_out, y_out, dgamma_out, dbeta_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -426,6 +432,8 @@ def norm(
         [1, 1],
         [24, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -510,7 +518,8 @@ def weights_consumer(
 @gluon.jit
 def weights(
     dz, y, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 64, 128], dz.layout)
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 128], y.layout)
@@ -523,6 +532,10 @@ def weights(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (weights_consumer, (0, turn, dz_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -532,6 +545,8 @@ def weights(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(w, b, gamma, beta):
@@ -595,8 +610,8 @@ def launch(
             norm, _programs(dz.device, T, 128, D, 256), _described_g(dz, [128, 64], "bfloat16"),
             _described_g(w, [64, 256], "bfloat16"), _described_g(x, [128, 32], "bfloat16"), gamma, beta, mu, r, s_s1,
             s_s2, _described_g(dres, [128, 32], "bfloat16"), _described_g(a_dx, [128, 32], "bfloat16"),
-            _described_g(a_y, [128, 32], "bfloat16"), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, num_warps=8,
-            num_stages=3,
+            _described_g(a_y, [128, 32], "bfloat16"), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, True, False,
+            False, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -608,6 +623,6 @@ def launch(
         _launched(
             weights, _programs(dz.device, E, 128, D, 128), _described_g(dz, [64, 128], "bfloat16"),
             _described_g(a_y, [64, 128], "bfloat16"), _described_g(g_dw, [128, 128], "bfloat16"), E, D, T, 128, 128,
-            64, 8, 5, 4, num_warps=4, num_stages=5,
+            64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

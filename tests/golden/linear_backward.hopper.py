@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -224,7 +225,8 @@ def data_consumer(
 @gluon.jit
 def data(
     dy, w, dx_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 128, 64], dy.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
@@ -237,6 +239,10 @@ def data(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (data_consumer, (0, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -246,6 +252,8 @@ def data(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -346,7 +354,8 @@ def weights_consumer(
 @gluon.jit
 def weights(
     dy, x, dw, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr,
+    WAITS_LAST: gl.constexpr,
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 64, 128], dy.layout)
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 128], x.layout)
@@ -364,6 +373,10 @@ def weights(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (weights_consumer, (0, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -374,6 +387,8 @@ def weights(
         [4, 1, 1],
         [240, 24, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -427,12 +442,12 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
         _launched(
             data, _programs(dy.device, T, 128, D, 128), _described_g(dy, [128, 64], "bfloat16"),
             _described_g(w, [64, 128], "bfloat16"), _described_g(a_dx, [128, 128], "bfloat16"), T, D, F, 128, 128, 64,
-            8, 5, 4, num_warps=4, num_stages=5,
+            8, 5, 4, False, True, False, num_warps=4, num_stages=5,
         ),
         _launched(
             weights, _programs(dy.device, F, 128, D, 128), _described_g(dy, [64, 128], "bfloat16"),
             _described_g(x, [64, 128], "bfloat16"), _described_g(dw, [128, 64], "float32"), F, D, T, 128, 128, 64, 8,
-            5, 4, num_warps=4, num_stages=5,
+            5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             columns, (-(-T // 32) * -(-F // 256),), _described(dy, [32, 256]), c_db, T, F, 32, 256, 1, num_warps=8,

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -247,6 +248,7 @@ def rotary_consumer(
 def rotary(
     x, w, pos, f_hi, f_lo, y_out, M, N, K, H: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -259,6 +261,10 @@ def rotary(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (rotary_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -268,6 +274,8 @@ def rotary(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -338,7 +346,8 @@ def linear_consumer(
 @gluon.jit
 def linear(
     x, w, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -351,6 +360,10 @@ def linear(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (linear_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -360,6 +373,8 @@ def linear(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -390,16 +405,16 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
         _launched(
             rotary, _programs(x.device, T, 128, H * HQ, 128), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 64], "bfloat16"), T,
-            H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            H * HQ, D, 128, 128, 128, 64, 8, 5, 4, False, True, False, num_warps=4, num_stages=5,
         ),
         _launched(
             rotary, _programs(x.device, T, 128, H * HK, 128), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 64], "bfloat16"), T,
-            H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            H * HK, D, 128, 128, 128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             linear, _programs(x.device, T, 128, H * HK, 128), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w_v, [128, 64], "bfloat16"), _described_g(v_y, [128, 128], "bfloat16"), T, H * HK, D, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

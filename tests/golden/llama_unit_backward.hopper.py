@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -395,6 +396,7 @@ def norm_consumer(
 def norm(
     dz, w, x, gamma, r, s, dres, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -412,6 +414,10 @@ def norm(
     for i in gl.static_range(1):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -421,6 +427,8 @@ def norm(
         [1, 1],
         [24, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -505,7 +513,8 @@ def weights_consumer(
 @gluon.jit
 def weights(
     e, y, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 128], y.layout)
@@ -518,6 +527,10 @@ def weights(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (weights_consumer, (0, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -527,6 +540,8 @@ def weights(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -711,6 +726,7 @@ def gated_consumer(
 def gated(
     e, w, z, dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -727,6 +743,10 @@ def gated(
     for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -736,6 +756,8 @@ def gated(
         [1, 1],
         [24, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -807,7 +829,8 @@ def data_consumer(
 @gluon.jit
 def data(
     e, w, dy_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
@@ -820,6 +843,10 @@ def data(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (data_consumer, (0, turn, e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -829,6 +856,8 @@ def data(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -911,8 +940,8 @@ def launch(
             norm, _programs(b0_dz.device, T, 128, D, 256), _described_g(b0_dz, [128, 64], "bfloat16"),
             _described_g(w_qkv, [64, 256], "bfloat16"), _described_g(x2, [128, 64], "bfloat16"), gamma2, r2, s2_s,
             _described_g(dx2, [128, 64], "bfloat16"), _described_g(b1_dx, [128, 64], "bfloat16"),
-            _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, num_warps=8,
-            num_stages=3,
+            _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, False, False,
+            num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -920,13 +949,13 @@ def launch(
         _launched(
             weights, _programs(b0_dz.device, Q, 128, D, 128), _described_g(b0_dz, [64, 128], "bfloat16"),
             _described_g(b1_y, [64, 128], "bfloat16"), _described_g(dw_qkv_dw, [128, 128], "bfloat16"), Q, D, T, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             gated, _programs(b1_dx.device, T, 128, F, 256), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(w2, [64, 256], "bfloat16"), _described_g(z1, [128, 64], "bfloat16"),
             _described_g(b2_dz, [128, 64], "bfloat16"), _described_g(b2_act, [128, 32], "bfloat16"), b2_zdz, T, F, D,
-            128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            128, 256, 64, 8, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -934,14 +963,14 @@ def launch(
         _launched(
             weights, _programs(b1_dx.device, D, 128, F, 128), _described_g(b1_dx, [64, 128], "bfloat16"),
             _described_g(b2_act, [64, 128], "bfloat16"), _described_g(dw2_dw, [128, 128], "bfloat16"), D, F, T, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             norm, _programs(b2_dz.device, T, 128, D, 256), _described_g(b2_dz, [128, 64], "bfloat16"),
             _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
             _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
-            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, num_warps=8,
-            num_stages=3,
+            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, False,
+            False, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -949,16 +978,16 @@ def launch(
         _launched(
             weights, _programs(b2_dz.device, 2 * F, 128, D, 128), _described_g(b2_dz, [64, 128], "bfloat16"),
             _described_g(b3_y, [64, 128], "bfloat16"), _described_g(dw1_dw, [128, 128], "bfloat16"), 2 * F, D, T, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             data, _programs(b3_dx.device, T, 128, A, 128), _described_g(b3_dx, [128, 64], "bfloat16"),
             _described_g(w_o, [64, 128], "bfloat16"), _described_g(b4_dy, [128, 128], "bfloat16"), T, A, D, 128, 128,
-            64, 8, 5, 4, num_warps=4, num_stages=5,
+            64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             weights, _programs(b3_dx.device, D, 128, A, 128), _described_g(b3_dx, [64, 128], "bfloat16"),
             _described_g(y0, [64, 128], "bfloat16"), _described_g(dw_o_dw, [128, 128], "bfloat16"), D, A, T, 128, 128,
-            64, 8, 5, 4, num_warps=4, num_stages=5,
+            64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

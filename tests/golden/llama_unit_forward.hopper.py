@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -312,6 +313,7 @@ def residual_consumer(
 def residual(
     y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -327,6 +329,10 @@ def residual(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -335,6 +341,8 @@ def residual(
         [1],
         [24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -434,7 +442,8 @@ def gate_up_consumer(
 @gluon.jit
 def gate_up(
     h, w, r, z_out, act_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -448,6 +457,10 @@ def gate_up(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (gate_up_consumer, (0, turn, h_stages, w_stages, full, empty, z_out_ring, act_out_ring, r, z_out, act_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -457,6 +470,8 @@ def gate_up(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -542,7 +557,8 @@ def rotary_consumer(
 @gluon.jit
 def rotary(
     h, w, r, pos, hi, lo, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -555,6 +571,10 @@ def rotary(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -564,6 +584,8 @@ def rotary(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -621,24 +643,26 @@ def launch(
             residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             gate_up, _programs(a_h.device, T, 128, 2 * F, 128), _described_g(a_h, [128, 64], "bfloat16"),
             _described_g(w1, [128, 64], "bfloat16"), r1_r, _described_g(b_z, [128, 64], "bfloat16"),
-            _described_g(b_act, [128, 32], "bfloat16"), T, F, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            _described_g(b_act, [128, 32], "bfloat16"), T, F, D, 128, 128, 64, 8, 5, 4, True, True, False, num_warps=4,
+            num_stages=5, launch_pdl=True,
         ),
         _launched(
             residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
             _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
             _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, True, False, False, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
             _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,
-            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False, num_warps=4,
+            num_stages=5, launch_pdl=True,
         ),
     ])

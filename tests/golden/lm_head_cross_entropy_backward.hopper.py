@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -300,6 +301,7 @@ def gradient_consumer(
 def gradient(
     h, w, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -309,6 +311,10 @@ def gradient(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (gradient_consumer, (h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -317,6 +323,8 @@ def gradient(
         [1],
         [24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -403,7 +411,8 @@ def hidden_consumer(
 @gluon.jit
 def hidden(
     dz, w, alpha, dh_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
@@ -416,6 +425,10 @@ def hidden(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (hidden_consumer, (0, turn, dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -425,6 +438,8 @@ def hidden(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -497,7 +512,8 @@ def weights_consumer(
 @gluon.jit
 def weights(
     dz, h, alpha, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 64, 128], dz.layout)
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 64, 128], h.layout)
@@ -510,6 +526,10 @@ def weights(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (weights_consumer, (0, turn, dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -519,6 +539,8 @@ def weights(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare():
@@ -541,17 +563,17 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
         _launched(
             gradient, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 16], "bfloat16"), a_zdz, T,
-            V, D, 128, 256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            V, D, 128, 256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             hidden, _programs(a_dz.device, T, 128, D, 128), _described_g(a_dz, [128, 64], "bfloat16"),
             _described_g(w, [64, 128], "bfloat16"), alpha, _described_g(c_dh, [128, 128], "bfloat16"), T, D, V, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             weights, _programs(a_dz.device, V, 128, D, 128), _described_g(a_dz, [64, 128], "bfloat16"),
             _described_g(h, [64, 128], "bfloat16"), alpha, _described_g(d_dw, [128, 128], "bfloat16"), V, D, T, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

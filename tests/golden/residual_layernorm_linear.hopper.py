@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -355,6 +356,7 @@ def out_proj_consumer(
 def out_proj(
     y, w, x, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -370,6 +372,10 @@ def out_proj(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -378,6 +384,8 @@ def out_proj(
         [1],
         [24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -468,7 +476,8 @@ def project_consumer(
 @gluon.jit
 def project(
     dg, w, rstd, c, z_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dg_stages = gl.allocate_shared_memory(dg.dtype, [STAGES, 128, 64], dg.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -481,6 +490,10 @@ def project(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (project_consumer, (0, turn, dg_stages, w_stages, full, empty, z_out_ring, rstd, c, z_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -490,6 +503,8 @@ def project(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(w_o, gamma, beta, w, b):
@@ -531,7 +546,7 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), v_mu, gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_dg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, True, False, False, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             norm, (-(-T // 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -539,6 +554,6 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
         _launched(
             project, _programs(a_dg.device, T, 128, F, 128), _described_g(a_dg, [128, 64], "bfloat16"),
             _described_g(w, [128, 64], "bfloat16"), n_rstd, f_c, _described_g(o_z, [128, 128], "bfloat16"), T, F, D,
-            128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 128, 64, 8, 5, 4, True, False, False, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -289,6 +290,7 @@ def out_proj_consumer(
 def out_proj(
     y, w, x, gamma, x_out, hg_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -304,6 +306,10 @@ def out_proj(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, hg_out_ring, loaded, freed, gamma, x_out, hg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -312,6 +318,8 @@ def out_proj(
         [1],
         [24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -404,7 +412,8 @@ def gate_up_consumer(
 @gluon.jit
 def gate_up(
     hg, w, rstd, act_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     hg_stages = gl.allocate_shared_memory(hg.dtype, [STAGES, 128, 64], hg.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -417,6 +426,10 @@ def gate_up(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (gate_up_consumer, (0, turn, hg_stages, w_stages, full, empty, act_out_ring, rstd, act_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -426,6 +439,8 @@ def gate_up(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(w_gate, w_up):
@@ -453,12 +468,12 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_hg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             gate_up, _programs(a_hg.device, T, 128, 2 * F, 128), _described_g(a_hg, [128, 64], "bfloat16"),
             _described_g(p_w, [128, 64], "bfloat16"), r_rstd, _described_g(b_act, [128, 64], "bfloat16"), T, F, D, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, True, False, False, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -272,7 +273,8 @@ def project_consumer(
 @gluon.jit
 def project(
     h, w, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -285,6 +287,10 @@ def project(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (project_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -294,6 +300,8 @@ def project(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare():
@@ -325,6 +333,6 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
         _launched(
             project, _programs(n_h.device, T, 128, F, 128), _described_g(n_h, [128, 64], "bfloat16"),
             _described_g(w, [128, 64], "bfloat16"), _described_g(a_y, [128, 128], "bfloat16"), T, F, D, 128, 128, 64,
-            8, 5, 4, num_warps=4, num_stages=5,
+            8, 5, 4, True, False, False, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

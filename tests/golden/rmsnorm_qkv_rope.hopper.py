@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -311,6 +312,7 @@ def rotary_consumer(
 def rotary(
     h, w, pos, f_hi, f_lo, y_out, M, N, K, H: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -323,6 +325,10 @@ def rotary(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, pos, f_hi, f_lo, y_out, M, N, K, H, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -332,6 +338,8 @@ def rotary(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @gluon.jit
@@ -402,7 +410,8 @@ def project_consumer(
 @gluon.jit
 def project(
     h, w, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -415,6 +424,10 @@ def project(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (project_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -424,6 +437,8 @@ def project(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -464,16 +479,16 @@ def launch(x, gamma, w_q, w_k, w_v, pos, eps, f_hi, f_lo, s_ssq, r_rstd, n_h, q_
         _launched(
             rotary, _programs(n_h.device, T, 128, H * HQ, 128), _described_g(n_h, [128, 64], "bfloat16"),
             _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 64], "bfloat16"), T,
-            H * HQ, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            H * HQ, D, 128, 128, 128, 64, 8, 5, 4, True, True, False, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             rotary, _programs(n_h.device, T, 128, H * HK, 128), _described_g(n_h, [128, 64], "bfloat16"),
             _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 64], "bfloat16"), T,
-            H * HK, D, 128, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            H * HK, D, 128, 128, 128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             project, _programs(n_h.device, T, 128, H * HK, 128), _described_g(n_h, [128, 64], "bfloat16"),
             _described_g(w_v, [128, 64], "bfloat16"), _described_g(v_y, [128, 128], "bfloat16"), T, H * HK, D, 128,
-            128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

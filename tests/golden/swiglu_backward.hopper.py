@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -347,6 +348,7 @@ def gated_consumer(
 def gated(
     e, w, z, dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -363,6 +365,10 @@ def gated(
     for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -372,6 +378,8 @@ def gated(
         [1, 1],
         [24, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 @triton.jit
@@ -457,7 +465,8 @@ def weights_consumer(
 @gluon.jit
 def weights(
     e, act, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
     act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 128], act.layout)
@@ -470,6 +479,10 @@ def weights(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (weights_consumer, (0, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
@@ -479,6 +492,8 @@ def weights(
         [4, 1],
         [240, 24],
     )
+    if WAITS_LAST:
+        gdc_wait()
 
 
 def prepare():
@@ -502,12 +517,12 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
             gated, _programs(e.device, T, 128, F, 256), _described_g(e, [128, 64], "bfloat16"),
             _described_g(w_down, [64, 256], "bfloat16"), _described_g(z, [128, 64], "bfloat16"),
             _described_g(a_dz, [128, 64], "bfloat16"), _described_g(a_act, [128, 32], "bfloat16"), a_zdz, T, F, D, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             weights, _programs(e.device, D, 128, F, 128), _described_g(e, [64, 128], "bfloat16"),
             _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 128], "bfloat16"), D, F, T, 128, 128,
-            64, 8, 5, 4, num_warps=4, num_stages=5,
+            64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])
