@@ -104,7 +104,7 @@ class JudgeOnDemand:
 
     def require(self) -> None:
         """Raises Failure where a GPU was asked for and there is none: better now than when a run has begun."""
-        if self._settings.device == "cuda" and not self._judge.reference.ready().get("cuda"):
+        if self._settings.device == "cuda" and not self._judge.references.first.ready().get("cuda"):
             said = "--device cuda asks for a CUDA device, and torch sees none here; --device cpu checks without one"
             raise Failure(said, Exit.ENVIRONMENT)
 

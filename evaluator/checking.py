@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coda_synth.coda_api.errors import Diagnostic
@@ -13,6 +12,7 @@ from coda_synth.evaluator.child import Child, ChildCrashed, ChildFailure, ChildR
 from coda_synth.evaluator.evaluation import Check, Verdict
 from coda_synth.evaluator.facts import Case, Fault, TaskFacts
 from coda_synth.evaluator.locating import guilty_call
+from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth.evaluator.trial import StageFailed, Trial, located
 
@@ -55,26 +55,29 @@ def told(kind: Any, answer: Message, name: str) -> Any:
 
 
 class Checker:
-    """Runs cases for one trial. worker: the candidate child that runs them; reference: the child that decides."""
+    """Runs cases for one trial. worker: the candidate child that runs them; references: the children that decide."""
 
-    def __init__(self, trial: Trial, reference: Child, limit_s: float) -> None:
-        self.trial, self.reference, self.limit_s = trial, reference, limit_s
+    def __init__(self, trial: Trial, references: References, limit_s: float) -> None:
+        self.trial, self.references, self.limit_s = trial, references, limit_s
         self._facts = to_data(trial.facts)
 
-    def expect(self, cases: Iterable[Case]) -> None:
-        """Lets the reference child compute these oracles while the candidate child works."""
-        self.reference.post("expect", ORACLE_S, {"cases": to_data(list(cases)), **self._task()})
+    def expect(self, case: Case) -> None:
+        """Lets a reference child compute an oracle while the candidate child works."""
+        self.references.of(case).post("expect", ORACLE_S, {"cases": to_data([case]), **self._task()})
 
     def check_all(self, worker: Child, cases: Sequence[Case]) -> None:
-        """Case by case, as `check` does; the worker runs each while the reference decides on the one before."""
+        """Case by case, as `check` does; the worker runs each while its reference decides on the one before, and the
+        other references draw the oracles of those to come."""
         start = time.monotonic()
         self._ask(worker, cases[0])
         try:
-            for case, following in itertools.zip_longest(cases, cases[1:]):
+            for i, case in enumerate(cases):
                 answer = self._answer(worker, case)
                 answered = time.monotonic()
-                if following is not None:
-                    self._ask(worker, following)
+                if i + 1 < len(cases):
+                    self._ask(worker, cases[i + 1])
+                for coming in self.references.coming(cases[i + 1 :]):
+                    self.expect(coming)
                 self._hold(case, answer, start)
                 start = answered
         finally:
@@ -149,15 +152,11 @@ class Checker:
                 said = f"the output of a timed run is wrong, on inputs that were new to it: {found['worst']} ({case})"
                 raise StageFailed(Verdict.INCORRECT, (Diagnostic("WrongWhenTimed", said),))
 
-    def oracle_of(self, case: Case) -> dict[str, object]:
-        """What names a case's oracle to the reference child."""
-        return {"case": to_data(case), **self._task()}
-
     def _decide(self, case: Case, answer: Message) -> Mapping[str, Any]:
         """The reference child's judgement. Whatever befalls that child is the judge's failure, not the candidate's."""
         try:
             asked = {"tensors": answer.data.get("tensors"), "case": to_data(case), **self._task()}
-            reply = self.reference.request("decide", ORACLE_S, asked, answer.blobs)
+            reply = self.references.of(case).request("decide", ORACLE_S, asked, answer.blobs)
         except (ChildFailure, ChildRaised) as error:
             raise JudgeError(f"the reference of {self.trial.facts.name} failed ({case}): {error}") from error
         judgement: Mapping[str, Any] = reply.data["judgement"]

@@ -146,6 +146,11 @@ class Child:
             self._open = False
 
     @property
+    def busy(self) -> bool:
+        """Whether a question is open."""
+        return self._open
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 

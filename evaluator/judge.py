@@ -25,6 +25,7 @@ from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeEr
 from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
+from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trace import Graph
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -44,7 +45,7 @@ class Limits:
     check_s: float = 60.0
     device_s: float = 180.0
     measure_s: float = 420.0
-    race_s: float = 0.8  # of timing at one shape
+    race_s: float = 0.6  # of timing at one shape
     memory: int = 12 << 30
     device_memory: int = 64 << 30
 
@@ -68,7 +69,8 @@ class Judge:
         package = "coda_synth.evaluator"
         compiles = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}  # whatever the user's own shell says
         self.builder = Child(f"{package}.build", environment=compiles, memory=limits.memory)
-        self.reference = Child(f"{package}.oracle", environment=gpu, memory=limits.device_memory)
+        oracle = functools.partial(Child, f"{package}.oracle", environment=gpu, memory=limits.device_memory)
+        self.references = References(oracle)
         interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
         compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -81,7 +83,7 @@ class Judge:
 
     def __enter__(self) -> Judge:
         atexit.register(self.close)
-        for child in (self.reference, self.interpreter, self.builder):
+        for child in (*self.references, self.interpreter, self.builder):
             child.start()  # they import side by side, and each is waited for on its first question
         return self
 
@@ -98,7 +100,7 @@ class Judge:
         self.compilers.close()
 
     def _children(self) -> tuple[Child, ...]:
-        return (self.builder, self.reference, self.interpreter, self.gpu)
+        return (self.builder, *self.references, self.interpreter, self.gpu)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -149,14 +151,11 @@ class Judge:
 
     def _stages(self) -> dict[str, float]:
         """Seconds of work by child and step since the last call."""
-        named = {
-            "build": self.builder,
-            "reference": self.reference,
-            "interpreter": self.interpreter,
-            "device": self.gpu,
-        }
-        found = {f"{n} {step}": round(s, 3) for n, child in named.items() for step, s in child.stages.items()}
-        for child in named.values():
+        named = [("build", self.builder), ("interpreter", self.interpreter), ("device", self.gpu)]
+        found: dict[str, float] = {}
+        for name, child in (*named, *(("reference", child) for child in self.references)):
+            for step, spent in child.stages.items():
+                found[f"{name} {step}"] = round(found.get(f"{name} {step}", 0.0) + spent, 3)
             child.stages.clear()
         return found
 
@@ -201,7 +200,7 @@ class Judge:
 
     def _check(self, trial: Trial, cases: list[Case]) -> None:
         with trial.entering("check"):
-            checker = Checker(trial, self.reference, self.limits.check_s)
+            checker = Checker(trial, self.references, self.limits.check_s)
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
             checker.check_all(self.interpreter, [*algebra, *cases])
 
@@ -234,22 +233,24 @@ class Judge:
             self._facts[task, dtype] = from_data(TaskFacts, reply.data["facts"])
         return self._facts[task, dtype]
 
-    def ask_reference(self, op: str, **data: object) -> Message:
-        """Asks the reference child; whatever befalls it is the judge's failure, not a candidate's."""
+    def ask_reference(self, op: str, case: Case | None = None, **data: object) -> Message:
+        """Asks a reference child, that of a case where one is named; whatever befalls it is the judge's failure, not a
+        candidate's."""
+        child = self.references.of(case) if case else self.references.first
         try:
-            return self.reference.request(op, 120.0, data)
+            return child.request(op, 120.0, {**data, "case": to_data(case)} if case else data)
         except (ChildFailure, ChildRaised) as error:
             raise JudgeError(f"the reference child failed ({op} {data.get('task', '')}): {error}") from error
 
     def _environment(self) -> dict[str, str]:
         """The receipt's first lines; a GPU adds its own."""
-        versions = {**self.builder.ready(), "torch": str(self.reference.ready()["torch"])}
+        versions = {**self.builder.ready(), "torch": str(self.references.first.ready()["torch"])}
         return {"target": self.target, "model_device": self.model_device.name, "version": __version__, **versions}
 
     def _has_gpu(self) -> bool:
         if self.device == "cpu":
             return False
-        found = bool(self.reference.ready().get("cuda"))
+        found = bool(self.references.first.ready().get("cuda"))
         if self.device == "cuda" and not found:
             raise JudgeError("a CUDA device was asked for, but torch sees none here; --device cpu checks without one")
         return found

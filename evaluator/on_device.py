@@ -55,13 +55,13 @@ def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...]) -> Cases:
 
 def check(trial: Trial, judge: Judge, measure: bool, cases: Cases) -> None:
     """Checks a candidate on the GPU and, if asked, times it at the real shapes."""
-    checker = Checker(trial, judge.reference, judge.limits.device_s)
+    checker = Checker(trial, judge.references, judge.limits.device_s)
     with trial.entering("device"):
         judge.compilers.wait()
         checker.check_all(judge.gpu, [*cases.small, *(() if measure else cases.full.values())])
     for label, case in cases.full.items() if measure else ():
         with trial.entering("device"):
-            checker.expect([case])
+            checker.expect(case)
             bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
         with trial.entering("measure"):
             _measure(judge, checker, label, case, bits)
@@ -74,7 +74,7 @@ def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mappi
     trial.profile = [line for line in trial.profile if "modelled" not in line]  # better is coming
     try:
         trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
-        judge.ask_reference("release", **checker.oracle_of(case))
+        judge.ask_reference("release", case, task=trial.facts.name, dtype=trial.facts.signature.dtype)
         _time(judge, checker, label, case, bits)
     except ChildRaised as error:
         if error.raised.kind != "OutOfMemoryError":

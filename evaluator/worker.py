@@ -12,6 +12,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,18 +74,25 @@ def _bound(source: str, facts_text: str, case_text: str) -> tuple[Bound, Inputs]
     """The candidate lowered for a case, its inputs made, everything in place on this child's device. The last one is
     kept, since the shape that was checked is the one that is timed next."""
     facts, case = from_data(TaskFacts, json.loads(facts_text)), from_data(Case, json.loads(case_text))
-    program = _program(source, json.dumps(to_data(facts.signature), sort_keys=True))
     with stage("inputs"):
         inputs = make_inputs(task(facts.name), facts.signature, case, DEVICE)
     with stage("lower"):
-        generated = _lowered(program, facts, case)
+        generated = _lowered(source, facts_text, case)
     with stage("bind"):
         return bind(generated, inputs, DEVICE), inputs
 
 
-def _lowered(program: Program, facts: TaskFacts, case: Case) -> Generated:
+def _lowered(source: str, facts_text: str, case: Case) -> Generated:
+    """For a case; those that differ in inputs alone share the text."""
+    alike = replace(case, stage="", seed=0, style="", rows=None)
+    return _lowered_alike(source, facts_text, json.dumps(to_data(alike), sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _lowered_alike(source: str, facts_text: str, case_text: str) -> Generated:
+    facts, case = from_data(TaskFacts, json.loads(facts_text)), from_data(Case, json.loads(case_text))
     return lower(
-        program,
+        _program(source, json.dumps(to_data(facts.signature), sort_keys=True)),
         facts.signature,
         case.sizes,
         form=_form(case),
@@ -199,9 +207,10 @@ _contest = Contest()
 
 def _enter(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """One schedule of the tuner's, bound and run once."""
-    program, facts, case = _asked(data)
+    _, facts, case = _asked(data)
     made = functools.partial(make_inputs, task(facts.name), facts.signature, case, DEVICE)
-    _contest.enter(data["name"], _lowered(program, facts, case), made, DEVICE)
+    text = _lowered(data["source"], json.dumps(data["facts"], sort_keys=True), case)
+    _contest.enter(data["name"], text, made, DEVICE)
     return Message({})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,19 @@ def test_what_was_compiled_ahead_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_worker_that_dies_is_nobodys_fault() -> None:
     compilers = Compilers(functools.partial(Child, "coda_synth.evaluator.build", environment={"TRITON_INTERPRET": "0"}))
     compilers.start(asked("linear_bias_gelu", SMALL))
-    for child in compilers._children:
-        assert child.pid
-        os.kill(child.pid, signal.SIGKILL)
+    while not compilers._children or compilers._children[0].pid is None:
+        time.sleep(0.01)
+    os.kill(compilers._children[0].pid, signal.SIGKILL)
     compilers.wait()
     compilers.close()
     assert not compilers._children
+
+
+def test_an_end_waits_for_no_compilation() -> None:
+    compilers = Compilers(worker)
+    compilers.start(asked("linear_bias_gelu", SMALL, ODD))
+    while not compilers._children:
+        time.sleep(0.01)
+    compilers.close()
+    compilers.close()
+    assert not compilers._children and compilers._begun is None

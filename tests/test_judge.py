@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.evaluator import references
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge, JudgeError, Limits
@@ -195,7 +196,7 @@ def test_a_fresh_seed_each_time_where_none_is_given():
 
 def test_children_that_died_are_replaced(judge):
     assert judged(judge, "linear_residual").verdict is Verdict.PASSED
-    for child in (judge.builder, judge.reference, judge.interpreter):
+    for child in (judge.builder, *judge.references, judge.interpreter):
         os.kill(child.pid, 9)
     time.sleep(0.2)
     assert judged(judge, "linear_residual").verdict is Verdict.PASSED
@@ -240,6 +241,21 @@ def test_a_gpu_that_is_asked_for_must_be_there(monkeypatch):
         judged(judge, "linear_residual")
 
 
+def test_several_references_judge_as_one_does(judge, monkeypatch):
+    source = worked_candidate("linear_residual")
+    monkeypatch.setattr(references, "cores", lambda: 16)
+    with Judge(device="cpu") as wide:
+        assert len({child.pid for child in wide.references}) == 4
+        good, wrong = (Candidate("linear_residual", text) for text in (source, source.replace("+ x", "- x")))
+        found, alone = (each.evaluate(good, seed=7) for each in (wide, judge))
+        assert found.verdict is Verdict.PASSED and [c.error_ratio for c in found.checks] == [
+            c.error_ratio for c in alone.checks
+        ]
+        assert all(child.stages == {} and child.ready() for child in wide.references)
+        found, alone = (each.evaluate(wrong, seed=7) for each in (wide, judge))
+        assert found.diagnostics == alone.diagnostics and found.verdict is Verdict.INCORRECT
+
+
 def test_a_task_is_traced_in_the_reference_child(judge):
     graph = judge.trace("linear_swiglu")
     assert graph.task == "linear_swiglu" and sum("mm" in n.op for n in graph.nodes) == 2
@@ -253,7 +269,7 @@ def test_the_parent_imports_neither_torch_nor_triton_and_leaves_nobody_behind():
         from coda_synth.tasks.catalog import worked_candidate
         with Judge(device="cpu") as judge:
             found = judge.evaluate(Candidate("linear_residual", worked_candidate("linear_residual")))
-            pids = [c.pid for c in (judge.builder, judge.reference, judge.interpreter)]
+            pids = [c.pid for c in (judge.builder, *judge.references, judge.interpreter)]
         assert found.verdict == "PASSED", found.diagnostics
         assert not {"torch", "triton", "numpy"} & set(sys.modules)
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids), pids

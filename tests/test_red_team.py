@@ -313,7 +313,7 @@ def timed(judge: Judge, attack: str) -> tuple[Measured, str, str]:
     facts = judge._describe(name, "bfloat16")
     text = BASE[BASE.index('"""', 3) + 3 :]
     trial = Trial(Candidate(name, f'"""attack: {attack}"""{text}'), facts, 5, lambda _: None)
-    checker = Checker(trial, judge.reference, 60.0)
+    checker = Checker(trial, judge.references, 60.0)
     case = Case("interpreter", facts.check_shapes[-2], 5, "normal", "pointer")
     bits = checker.check(judge.interpreter, case).data["bits"]
     answer = judge.interpreter.request("measure", 60.0, {**checker.run(case), "seconds": 0.05})
@@ -344,7 +344,7 @@ def test_63_memory_that_was_spoilt_is_not_used_again(judge: Judge) -> None:
     """The same question twice: what the first answer's launches did to the inputs is gone."""
     facts = judge._describe("linear_residual", "bfloat16")
     text = f'"""attack: adds to an input in place"""{BASE[BASE.index(chr(34) * 3, 3) + 3 :]}'
-    checker = Checker(Trial(Candidate("linear_residual", text), facts, 5, lambda _: None), judge.reference, 60.0)
+    checker = Checker(Trial(Candidate("linear_residual", text), facts, 5, lambda _: None), judge.references, 60.0)
     asked = checker.run(Case("interpreter", facts.check_shapes[-2], 5, "normal", "pointer"))
     first, second = (judge.interpreter.request("execute", 60.0, asked).data for _ in range(2))
     assert first == second and first["faults"][0]["tensor"] == "x" and first["faults"][0]["call"] == "a"

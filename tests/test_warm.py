@@ -185,7 +185,7 @@ def test_the_second_evaluation_of_a_shape_reuses_the_peers_on_new_inputs(judge: 
     made, bits = [], []
     for seed in (5, 6):
         trial = Trial(Candidate(name, f"{worked_candidate(name)}\n# {seed}\n"), facts, seed, lambda _: None)
-        checker = Checker(trial, judge.reference, 60.0)
+        checker = Checker(trial, judge.references, 60.0)
         case = Case("interpreter", facts.check_shapes[-2], seed, "normal", "pointer")
         bits.append(checker.check(judge.interpreter, case).data["bits"])
         assert any("eager has" in line for line in checker.peers(judge.interpreter, case))

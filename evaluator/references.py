@@ -1,0 +1,37 @@
+"""The reference children: each case has one that draws its oracle and decides on it. Several share the work of a
+candidate where there are cores enough, since an oracle is many small steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.compilers import cores
+from coda_synth.evaluator.facts import Case
+
+_MOST, _CORES_EACH = 4, 4
+
+
+class References:
+    """One for every four cores, four at most. first: the one that is asked about a task."""
+
+    def __init__(self, make: Callable[[], Child]) -> None:
+        self._children = [make() for _ in range(max(1, min(_MOST, cores() // _CORES_EACH)))]
+
+    @property
+    def first(self) -> Child:
+        return self._children[0]
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    def of(self, case: Case) -> Child:
+        """Cases of one seed, which may share an oracle, have the same."""
+        return self._children[case.seed % len(self._children)]
+
+    def coming(self, cases: Sequence[Case]) -> Iterator[Case]:
+        """Of the cases that follow one, those whose oracle can be drawn meanwhile: their child has nothing to do."""
+        for case in cases[: len(self._children) - 1]:
+            if not self.of(case).busy:
+                yield case
