@@ -18,10 +18,13 @@ from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
 
 H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
-POINTWISE = Schedule(block_m=32, block_n=256, block_k=64, stages=2, warps=8, group_m=1)
+POINTWISE = Schedule(block_m=32, block_n=128, block_k=64, stages=2, warps=4, group_m=1)
+_SUMMED = replace(POINTWISE, block_m=128, warps=8)  # sums down its columns: fewer partials, longer sums in a thread
+_GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
 PASSES = (  # what its hints are, in words
-    f"A pass without a gemm takes block_m ({POINTWISE.block_m}), block_n ({POINTWISE.block_n}) and warps"
-    f" ({POINTWISE.warps}) alone: a thread block for each tile, several at once on a multiprocessor"
+    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} where it sums columns), block_n"
+    f" ({POINTWISE.block_n}) and warps ({POINTWISE.warps}; {_SUMMED.warps} then) alone: a thread block for each tile,"
+    " several at once on a multiprocessor"
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _LONG = 8192  # a reduction so long that an epilogue which loads tiles hides under it as well
@@ -49,7 +52,8 @@ def default_schedules(
 ) -> tuple[Schedule, ...]:
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
     if kernel.gemm is None:
-        return (POINTWISE,)
+        summed = any(v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in walk(live))
+        return (_SUMMED if summed else POINTWISE, _GROUPED)
     last = wide(shared_bytes)
     rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
     if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:

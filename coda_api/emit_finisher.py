@@ -15,7 +15,9 @@ from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitPa
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
+BLOCK_ROWS_OF_FOLDS = 16  # one program walks all turns of its rows, one after the other
 TILES = 32  # partials read at once
+TILES_OF_FOLDS, WARPS_OF_FOLDS = 128, 8  # of many rows of partials: each turn waits for memory once
 TILES_OF_SUMS, WARPS_OF_SUMS = 16, 16  # for each of so many rows: what one program holds must fit its registers
 
 _TOTALS = {
@@ -85,13 +87,18 @@ class _FinisherEmitter:
         self.m = self.sizes.text(finisher.dim)
 
     def emit(self) -> UnitText:
-        block = BLOCK_ROWS_OF_SUMS if self.kind == "sums" else BLOCK_ROWS
+        block = {"sums": BLOCK_ROWS_OF_SUMS, "folds": BLOCK_ROWS_OF_FOLDS}.get(self.kind, BLOCK_ROWS)
         lines = self._vector_lines() if self.kind == "vectors" else self._gathering_lines()
         params = self._params(block)
         names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "tile_width") else p.name for p in params]
         grid: Literal["rows", "one"] = "one" if self.kind == "sums" else "rows"
-        text, warps = function(self.name, names, lines), WARPS_OF_SUMS if self._holds_many else 0
+        text, warps = function(self.name, names, lines), self._warps
         return UnitText(self.name, text, tuple(params), grid, block, self._grid_dim(), warps=warps)
+
+    @property
+    def _warps(self) -> int:
+        """0: what every finisher has."""
+        return WARPS_OF_SUMS if self._holds_many else WARPS_OF_FOLDS if self.kind == "folds" else 0
 
     @property
     def _holds_many(self) -> bool:
@@ -303,5 +310,6 @@ class _FinisherEmitter:
         params += self.sizes.params() + list(self.tile_params.values())
         params.append(UnitParam("BLOCK", "constexpr", value=rows))
         if self.tile_params:
-            params.append(UnitParam("TILES", "constexpr", value=TILES_OF_SUMS if self._holds_many else TILES))
+            tiles = TILES_OF_SUMS if self._holds_many else TILES_OF_FOLDS if self.kind == "folds" else TILES
+            params.append(UnitParam("TILES", "constexpr", value=tiles))
         return params

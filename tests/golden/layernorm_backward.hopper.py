@@ -182,7 +182,7 @@ def sums(
     rows = row + tl.arange(0, BLOCK_M)
     s1_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     s2_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 256)
+    s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 128)
     tl.store(s1_out + tile_n * M + rows, s1_sum, mask=rows < M)
     tl.store(s2_out + tile_n * M + rows, s2_sum, mask=rows < M)
 
@@ -599,8 +599,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 32) * -(-E // 256),), _described(dz, [32, 256]), _described(z, [32, 256]), f_v, f_c, p_s1,
-            p_s2, p_db, T, E, 32, 256, 1, num_warps=8, num_stages=2,
+            sums, (-(-T // 128) * -(-E // 128),), _described(dz, [128, 128]), _described(z, [128, 128]), f_v, f_c,
+            p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=8, num_stages=2,
         ),
         _launched(
             means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,

@@ -145,7 +145,7 @@ def sums(
     rows = row + tl.arange(0, BLOCK_M)
     s1_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     s2_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 256)
+    s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 128)
     tl.store(s1_out + tile_n * M + rows, s1_sum, mask=rows < M)
     tl.store(s2_out + tile_n * M + rows, s2_sum, mask=rows < M)
 
@@ -348,7 +348,7 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 32) * -(-E // 256),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 32, 256, 1, num_warps=8,
+            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=8,
             num_stages=2,
         ),
         _launched(

@@ -340,7 +340,7 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            encode, (-(-T // 32) * -(-N // 256),), _described(a_z, [32, 256]), s_scale, _described(c_codes, [32, 256]),
-            T, N, 32, 256, 1, num_warps=8, num_stages=2,
+            encode, (-(-T // 32) * -(-N // 128),), _described(a_z, [32, 128]), s_scale, _described(c_codes, [32, 128]),
+            T, N, 32, 128, 1, num_warps=4, num_stages=2,
         ),
     ])

@@ -203,7 +203,7 @@ def encode(z, scale, codes_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     scale_rows = tl.load(scale + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-    encode_epilogue(row, col, scale_rows, codes_out, z, M, N, BLOCK_M, 256)
+    encode_epilogue(row, col, scale_rows, codes_out, z, M, N, BLOCK_M, 128)
 
 
 def prepare():
@@ -228,6 +228,6 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            encode, (-(-T // 32) * -(-N // 256),), a_z, s_scale, c_codes, T, N, 32, 256, 1, num_warps=8, num_stages=2,
+            encode, (-(-T // 32) * -(-N // 128),), a_z, s_scale, c_codes, T, N, 32, 128, 1, num_warps=4, num_stages=2,
         ),
     ])

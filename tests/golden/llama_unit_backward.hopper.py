@@ -213,7 +213,7 @@ def sigmoid_g(x):
 def rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, SLICE: tl.constexpr):
     dy_tile = dy.load([row, col]).to(tl.float32)
     even, odd = pairs(dy_tile)
-    half_cols = col // 2 + tl.arange(0, 128)
+    half_cols = col // 2 + tl.arange(0, 64)
     hi_cols = tl.load(hi + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     lo_cols = tl.load(lo + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     cos, sin = rotation(pos_rows.to(tl.float32), hi_cols, lo_cols)
@@ -236,7 +236,7 @@ def rope(
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, 256)
+    zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -930,8 +930,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            rope, (-(-T // 32) * -(-Q // 256),), _described(dqkv, [32, 256]), _described(qkv, [32, 256]), pos, f_hi,
-            f_lo, _described(b0_dz, [32, 256]), b0_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+            rope, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
+            f_lo, _described(b0_dz, [32, 128]), b0_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -187,9 +187,6 @@ def heads(
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     heads_epilogue(row, col, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64)
-    heads_epilogue(
-            row, col + 128, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64,
-        )
 
 
 @triton.jit
@@ -235,17 +232,19 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
         return
     _keep(key, [
         _launched(
-            heads, (-(-T // 32) * -(-(H * HQ) // 256),), _described(dq, [32, 64]), _described(q, [32, 64]), g_q, pos,
-            f_hi, f_lo, eps, _described(a_dz, [32, 64]), a_dg, T, H * HQ, 128, 32, 256, 1, num_warps=8, num_stages=2,
+            heads, (-(-T // 128) * -(-(H * HQ) // 128),), _described(dq, [128, 64]), _described(q, [128, 64]), g_q,
+            pos, f_hi, f_lo, eps, _described(a_dz, [128, 64]), a_dg, T, H * HQ, 128, 128, 128, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(
-            heads, (-(-T // 32) * -(-(H * HK) // 256),), _described(dk, [32, 64]), _described(k, [32, 64]), g_k, pos,
-            f_hi, f_lo, eps, _described(b_dz, [32, 64]), b_dg, T, H * HK, 128, 32, 256, 1, num_warps=8, num_stages=2,
+            heads, (-(-T // 128) * -(-(H * HK) // 128),), _described(dk, [128, 64]), _described(k, [128, 64]), g_k,
+            pos, f_hi, f_lo, eps, _described(b_dz, [128, 64]), b_dg, T, H * HK, 128, 128, 128, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 32),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 32, 32, num_warps=4, num_stages=2,
+            gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 32),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 32, 32, num_warps=4, num_stages=2,
+            gain_folds, (-(-H // 16),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
         ),
     ])

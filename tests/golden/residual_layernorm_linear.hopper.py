@@ -173,7 +173,7 @@ def sums(x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: 
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     x_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    x_sum = sums_epilogue(x_sum, row, col, x, N, 256)
+    x_sum = sums_epilogue(x_sum, row, col, x, N, 128)
     tl.store(x_out + tile_n * M + rows, x_sum, mask=rows < M)
 
 
@@ -194,7 +194,7 @@ def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     ym_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    ym_sum = dots_epilogue(ym_sum, row, col, y, m, N, 256)
+    ym_sum = dots_epilogue(ym_sum, row, col, y, m, N, 128)
     tl.store(ym_out + tile_n * M + rows, ym_sum, mask=rows < M)
 
 
@@ -531,11 +531,11 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 32) * -(-D // 256),), _described(x, [32, 256]), s_x, T, D, 32, 256, 1, num_warps=8,
+            sums, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_x, T, D, 32, 128, 1, num_warps=4,
             num_stages=2,
         ),
         _launched(
-            dots, (-(-T // 32) * -(-K // 256),), _described(y, [32, 256]), p_m, t_ym, T, K, 32, 256, 1, num_warps=8,
+            dots, (-(-T // 32) * -(-K // 128),), _described(y, [32, 128]), p_m, t_ym, T, K, 32, 128, 1, num_warps=4,
             num_stages=2,
         ),
         _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),

@@ -137,7 +137,7 @@ def sums(x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: 
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     x_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    x_sum = sums_epilogue(x_sum, row, col, x, M, N, BLOCK_M, 256)
+    x_sum = sums_epilogue(x_sum, row, col, x, M, N, BLOCK_M, 128)
     tl.store(x_out + tile_n * M + rows, x_sum, mask=rows < M)
 
 
@@ -159,7 +159,7 @@ def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     ym_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    ym_sum = dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M, 256)
+    ym_sum = dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M, 128)
     tl.store(ym_out + tile_n * M + rows, ym_sum, mask=rows < M)
 
 
@@ -309,8 +309,8 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     if _repeated(key):
         return
     _keep(key, [
-        _launched(sums, (-(-T // 32) * -(-D // 256),), x, s_x, T, D, 32, 256, 1, num_warps=8, num_stages=2),
-        _launched(dots, (-(-T // 32) * -(-K // 256),), y, p_m, t_ym, T, K, 32, 256, 1, num_warps=8, num_stages=2),
+        _launched(sums, (-(-T // 32) * -(-D // 128),), x, s_x, T, D, 32, 128, 1, num_warps=4, num_stages=2),
+        _launched(dots, (-(-T // 32) * -(-K // 128),), y, p_m, t_ym, T, K, 32, 128, 1, num_warps=4, num_stages=2),
         _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -142,7 +142,7 @@ def squares(x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROU
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     ssq_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 256)
+    ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 128)
     tl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
 
 
@@ -177,7 +177,7 @@ def normalised(x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.c
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-    normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 256)
+    normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 128)
 
 
 @triton.jit
@@ -220,13 +220,13 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
         return
     _keep(key, [
         _launched(
-            squares, (-(-T // 32) * -(-D // 256),), _described(x, [32, 256]), s_ssq, T, D, 32, 256, 1, num_warps=8,
+            squares, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_ssq, T, D, 32, 128, 1, num_warps=4,
             num_stages=2,
         ),
         _launched(rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            normalised, (-(-T // 32) * -(-D // 256),), _described(x, [32, 256]), r_rstd, gamma,
-            _described(n_h, [32, 256]), T, D, 32, 256, 1, num_warps=8, num_stages=2,
+            normalised, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), r_rstd, gamma,
+            _described(n_h, [32, 128]), T, D, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             project, _programs(n_h.device, T, 128, F, 256), _described(n_h, [128, 64]), _described(w, [256, 64]),

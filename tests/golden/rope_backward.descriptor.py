@@ -156,7 +156,7 @@ def rotation(position, f_hi, f_lo):
 def back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, SLICE: tl.constexpr):
     dqkv_tile = dqkv.load([row, col]).to(tl.float32)
     even, odd = pairs(dqkv_tile)
-    half_cols = col // 2 + tl.arange(0, 128)
+    half_cols = col // 2 + tl.arange(0, 64)
     f_hi_cols = tl.load(f_hi + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     f_lo_cols = tl.load(f_lo + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     cos, sin = rotation(pos_rows.to(tl.float32), f_hi_cols, f_lo_cols)
@@ -180,7 +180,7 @@ def back(
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 256)
+    zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -220,8 +220,8 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
         return
     _keep(key, [
         _launched(
-            back, (-(-T // 32) * -(-Q // 256),), _described(dqkv, [32, 256]), _described(qkv, [32, 256]), pos, f_hi,
-            f_lo, _described(a_dz, [32, 256]), a_zdz, T, Q, 32, 256, 1, num_warps=8, num_stages=2,
+            back, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
+            f_lo, _described(a_dz, [32, 128]), a_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])
