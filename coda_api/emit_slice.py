@@ -195,12 +195,14 @@ class SliceValues:
 
     def _floats(self, value: Value, texts: Texts) -> Texts:
         """Loaded once, in fp32; integers stay integers."""
-        convert = ".to(tl.float32)" if value.kind == "float" else ""
         name = str(value.attrs["name"])
-        return tuple(
-            (self.inner.assign(f"{name}_tile" if value.rows is not None else f"{name}_cols", f"{text}{convert}"), ATOM)
-            for text, _ in texts
-        )
+        wanted = f"{name}_tile" if value.rows is not None else f"{name}_cols"
+        converted = (self.as_float(value, text) if value.kind == "float" else text for text, _ in texts)
+        return tuple((self.inner.assign(wanted, text), ATOM) for text in converted)
+
+    def as_float(self, value: Value, text: str) -> str:
+        """What was loaded of a parameter, in fp32."""
+        return f"{text}.to(tl.float32)"
 
     def _load(self, name: str, cols: Dim, segment: int) -> str:
         text = self.use(self.param_names[name])

@@ -171,6 +171,13 @@ class HopperSlice(SliceValues):
         text = f"gl.convert_layout({self.inner.plain(narrow)}, {self._group_layout(value)})"
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
+    def as_float(self, value: Value, text: str) -> str:
+        """Where columns lie as the product's do, two neighbours come in one register."""
+        assert value.cols is not None
+        if self.layout(value.cols) == "layout" and self.tensors.params[str(value.attrs["name"])].dtype == "bfloat16":
+            return f"unpacked({text})"
+        return super().as_float(value, text)
+
     def load_described(self, text: str, cols: Dim, segment: int) -> str:
         self.rings[text] = self.geometry.width(cols)
         self.used.pop(text, None)  # the slice reads the ring; the loader has the descriptor

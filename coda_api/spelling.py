@@ -298,6 +298,13 @@ FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", _polynomial(_TA
 # Where Gluon can say it better, because it runs on the device alone: a reciprocal good to one unit in the last place,
 # and sine and cosine good to 5e-7 within half a turn, are one instruction each.
 GLUON_FUNCTIONS: dict[str, str] = {
+    "unpacked": '''
+@triton.jit
+def unpacked(x):
+    """bf16 as fp32, two neighbours of one register at a time: two instructions, where a cast takes three."""
+    both: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+    return tl.inline_asm_elementwise(both, "=f,=f,r", [x], tl.float32, is_pure=True, pack=2)
+''',
     "spread": '''
 @triton.jit
 def spread(x, G: tl.constexpr):
@@ -335,7 +342,7 @@ def rotation(position, f_hi, f_lo):
 def gluon(text: str) -> str:
     """Portable text in Gluon's dialect. Library functions end in _g there, because both may stand in one module."""
     text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.PropagateNan", "PropagateNan")
-    for word in FUNCTIONS:
+    for word in FUNCTIONS | GLUON_FUNCTIONS:
         text = re.sub(rf"(?<![\w.]){word}\(", f"{word}_g(", text)
     text = text.replace("AXIS, maximum)", "AXIS, maximum_g)").replace("AXIS, minimum)", "AXIS, minimum_g)")
     text = re.sub(r"\btl\.", "gl.", text.replace("@triton.jit", "@gluon.jit"))
@@ -346,12 +353,14 @@ def library(text: str, suffix: str = "") -> str:
     """The functions that `text` calls, and those that they call, each after what it needs. suffix "_g": Gluon's."""
     wanted: list[str] = []
 
+    known = FUNCTIONS | GLUON_FUNCTIONS if suffix else FUNCTIONS
+
     def spelled(name: str) -> str:
-        return gluon((FUNCTIONS | GLUON_FUNCTIONS)[name]) if suffix else FUNCTIONS[name]
+        return gluon(known[name]) if suffix else known[name]
 
     def need(body: str) -> None:
         body = re.sub(r"AXIS, (\w+)\)", r"\1(", body)  # a reduction names the function that it combines with
-        for name in FUNCTIONS:
+        for name in known:
             if name not in wanted and re.search(rf"(?<![\w.]){name}{suffix}\(", body):
                 need(spelled(name).replace(f"def {name}{suffix}(", ""))
                 wanted.append(name)
