@@ -313,10 +313,18 @@ def spread(x, G: tl.constexpr):
     wide = x[:, :, None] + tl.zeros((x.shape[0], x.shape[1], G), x.dtype, one)
     return tl.reshape(wide, (x.shape[0], x.shape[1] * G))
 ''',
+    "flushed_exp": '''
+@triton.jit
+def flushed_exp(x):
+    """exp(x), or 0 where that is no normal number: the care that tl.exp takes of those costs three instructions."""
+    return tl.exp2(x * 1.4426950408889634)
+''',
+    # What is flushed here is added to 1 at least, the exponential of the maximum itself.
+    "merge_logsumexp": FUNCTIONS["merge_logsumexp"].replace("tl.exp(", "flushed_exp("),
     "sigmoid": """
 @triton.jit
 def sigmoid(x):
-    y = 1.0 + tl.exp(-x)
+    y = 1.0 + flushed_exp(x * -1.0)  # -x would be a subtraction of its own
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1)
 """,
     "tanh": """

@@ -152,12 +152,18 @@ def halves_g(x):
 
 
 @gluon.jit
+def flushed_exp_g(x):
+    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
+    return gl.exp2(x * 1.4426950408889634)
+
+
+@gluon.jit
 def merge_logsumexp_g(top, weight, x, live):
     """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps -inf."""
     x = gl.where(live, x, float("-inf"))
     new = gl.maximum(top, gl.max(x, 1))
     base = gl.where(new == float("-inf"), 0.0, new)
-    return new, weight * gl.exp(top - base) + gl.sum(gl.exp(x - base[:, None]), 1)
+    return new, weight * flushed_exp_g(top - base) + gl.sum(flushed_exp_g(x - base[:, None]), 1)
 
 
 @gluon.jit
