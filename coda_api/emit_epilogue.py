@@ -76,11 +76,12 @@ class Epilogue:
         for s in range(self.slice.geometry.segments_of(arg.cols)):
             cols, rows = self.slice.columns(arg.cols, s), self.slice.rows_beside(arg.cols)
             n = self.slice.sizes.text(arg.cols)
-            live = f"{rows}[:, None] < {self.slice.sizes.text(arg.rows)}"
+            live = self.slice.within_rows(f"{rows}[:, None]", self.slice.sizes.text(arg.rows))
             kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
             pointer = self.slice.use(self.slice.output_names[output])
             at = f"{pointer} + row // BLOCK_M * {n} + {cols}"
-            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={cols} < {n})")
+            mask = self.slice.within_columns(cols, n)
+            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={mask})")
 
     def _row_state(self, value: Value) -> None:
         if id(value) in self.states:
@@ -141,7 +142,7 @@ class Epilogue:
             "col",
             *(f"{p}: tl.constexpr" if p in constants else p for p in passed),
         ]
-        for constant in ("BLOCK_M", "SLICE"):
+        for constant in ("BLOCK_M", "SLICE", "WHOLE_M", "WHOLE_N"):
             if mentions(text, constant):
                 passed.append(constant)
                 params.append(f"{constant}: tl.constexpr")

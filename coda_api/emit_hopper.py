@@ -216,7 +216,12 @@ class _HopperEmitter(HopperLoads):
             *rest,
             *self._size_names(),
             *self._constants(True),
+            *self._wholes(),
         ]
+
+    def _wholes(self) -> list[str]:
+        """The constants that free the epilogue of its masks, of those that it has."""
+        return [name for name in ("WHOLE_M", "WHOLE_N") if name in self.passed]
 
     def _memory_params(self) -> list[UnitParam]:
         return [p for p in self._params() if p.kind in ("pointer", "descriptor", "scalar")]
@@ -250,7 +255,9 @@ class _HopperEmitter(HopperLoads):
             "WARPS": self.warps,
         }
         values |= dict.fromkeys(("WAITS_FIRST", "RELEASES", "WAITS_LAST"), False) if self.overlap else {}
-        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items())]
+        lengths = {"WHOLE_M": (self.kernel.rows, s.block_m), "WHOLE_N": (self.kernel.cols, s.block_n)}
+        whole = [UnitParam(n, "whole", dim=lengths[n][0], value=lengths[n][1]) for n in self._wholes()]
+        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items()), *whole]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
 
     @staticmethod

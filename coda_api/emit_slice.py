@@ -114,7 +114,15 @@ class SliceValues:
 
     def inside(self, cols: Dim, segment: int) -> str:
         """The mask of a slice's columns that exist."""
-        return f"{self.columns(cols, segment)}[None, :] < {self.sizes.text(cols)}"
+        return self.within_columns(f"{self.columns(cols, segment)}[None, :]", self.sizes.text(cols))
+
+    def within_columns(self, columns: str, length: str) -> str:
+        """The mask of those columns that exist; a backend may know that all of a tile's do."""
+        return f"{columns} < {length}"
+
+    def within_rows(self, rows: str, length: str) -> str:
+        """And of rows."""
+        return f"{rows} < {length}"
 
     # -- values that do not depend on the column: computed once a tile
 
@@ -187,7 +195,8 @@ class SliceValues:
             texts = []
             for s in range(self.geometry.segments_of(value.cols)):
                 cols = self.columns(value.cols, s)
-                texts.append((f"tl.load({vector} + {cols}, mask={cols} < {length}, other=0)[None, :]", ATOM))
+                mask = self.within_columns(cols, length)
+                texts.append((f"tl.load({vector} + {cols}, mask={mask}, other=0)[None, :]", ATOM))
             return self._floats(value, tuple(texts))
         return self._floats(
             value, tuple((self._load(name, value.cols, s), ATOM) for s in range(self.geometry.segments_of(value.cols)))

@@ -85,6 +85,13 @@ class HopperSlice(SliceValues):
         words = [v for v in walk(self.live) if v.word in GROUPS]
         return next((v for v in words if cols == (v.args[0] if v.word == "spread" else v).cols), None)
 
+    def within_columns(self, columns: str, length: str) -> str:
+        """Where tiles are whole no mask is left: WHOLE_N is compiled in, as its kin is."""
+        return f"WHOLE_N | ({columns} < {length})"
+
+    def within_rows(self, rows: str, length: str) -> str:
+        return f"WHOLE_M | ({rows} < {length})"
+
     def rows(self) -> str:
         if not self._has_rows:
             self.inner.lines.append("rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))")

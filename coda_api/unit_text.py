@@ -53,12 +53,13 @@ class UnitParam:
     """One parameter of an emitted function.
 
     kind: "pointer", "descriptor" (block given), "scalar" (a float), "size" (an int, the length of `dim`), "constexpr"
-    (value given), "tiles" (the number of tiles of the partial `tensor`), "tile_width" (constexpr; columns of one of its
-    tiles). tensor: the unit's own name of the parameter or output that is passed.
+    (value given), "whole" (constexpr; whether the length of `dim` is a multiple of value), "tiles" (the number of tiles
+    of the partial `tensor`), "tile_width" (constexpr; columns of one of its tiles). tensor: the unit's own name of the
+    parameter or output that is passed.
     """
 
     name: str
-    kind: Literal["pointer", "descriptor", "scalar", "size", "constexpr", "tiles", "tile_width"]
+    kind: Literal["pointer", "descriptor", "scalar", "size", "constexpr", "whole", "tiles", "tile_width"]
     tensor: str = ""
     output: bool = False
     block: tuple[int, ...] = ()

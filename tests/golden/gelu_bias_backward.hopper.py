@@ -157,7 +157,7 @@ def unpacked_g(x):
 @gluon.jit
 def activation_epilogue(
     z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, db_out, b, M, N,
-    BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
+    BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
     slot = step % 8
@@ -172,9 +172,9 @@ def activation_epilogue(
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(db_out + row // BLOCK_M * N + cols, gl.sum(gl.where(rows[:, None] < M, dz, 0.0), 0), mask=cols < N)
-    b_cols = unpacked_g(gl.load(b + cols, mask=cols < N, other=0)[None, :])
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, (z_tile - b_cols) * dz, 0.0), 1)
+    gl.store(db_out + row // BLOCK_M * N + cols, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), 0), mask=WHOLE_N | (cols < N))
+    b_cols = unpacked_g(gl.load(b + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col], z_ring.index(slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
@@ -238,7 +238,7 @@ def activation_loader(
 def activation_consumer(
     e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, b, dz_out, act_out, db_out, zdz_out, M,
     N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -286,35 +286,35 @@ def activation_consumer(
         acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = activation_epilogue(
                 acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, db_out, b, M, N,
-                BLOCK_M, 32,
+                BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, row, col + 32, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, row, col + 64, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, row, col + 96, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, row, col + 128, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, row, col + 160, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, row, col + 192, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
                 acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, row, col + 224, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32,
+                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -325,7 +325,8 @@ def activation_consumer(
 def activation(
     e, w, z, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -347,7 +348,7 @@ def activation(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (activation_consumer, (e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (activation_consumer, (e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (activation_loader, (e, w, e_stages, w_stages, full, empty, z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -505,7 +506,7 @@ def launch(e, w_down, z, b, a_dz, a_act, a_db, a_zdz, c_db, s_s, g_dw):
             activation, _programs(e.device, T, 128, F, 256), _described_g(e, [128, 64], "bfloat16"),
             _described_g(w_down, [64, 256], "bfloat16"), _described_g(z, [128, 32], "bfloat16"), b,
             _described_g(a_dz, [128, 32], "bfloat16"), _described_g(a_act, [128, 32], "bfloat16"), a_db, a_zdz, T, F,
-            D, 128, 256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
+            D, 128, 256, 64, 8, 3, 8, False, False, False, T % 128 == 0, F % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(bias, (-(-F // 32),), a_db, c_db, F, a_db.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(statistic, (-(-T // 32),), a_zdz, s_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),

@@ -270,7 +270,8 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 @gluon.jit
 def norm_epilogue(
     z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out, gamma,
-    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
+    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
     slot = step % 1
@@ -278,7 +279,7 @@ def norm_epilogue(
     out_slot = step % 1
     dres_tile = unpacked_g(dres_ring.index(slot).load(layout))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=cols < N, other=0)[None, :])
+    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
@@ -287,7 +288,7 @@ def norm_epilogue(
     y = xhat * gamma_cols
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(dgamma_out + row // BLOCK_M * N + cols, gl.sum(gl.where(rows[:, None] < M, z * xhat, 0.0), 0), mask=cols < N)
+    gl.store(dgamma_out + row // BLOCK_M * N + cols, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
@@ -350,7 +351,7 @@ def norm_fetcher(
 def norm_consumer(
     dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s,
     dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -387,19 +388,19 @@ def norm_consumer(
         acc_128, acc_192 = halves_g(acc_128_to_256)
         norm_epilogue(
                 acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out,
-                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         slice_step += 4
     tma.store_wait(0)
@@ -409,7 +410,8 @@ def norm_consumer(
 def norm(
     dz, w, x, gamma, r, s, dres, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -433,7 +435,7 @@ def norm(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (norm_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (norm_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
@@ -560,7 +562,7 @@ def weights(
 @gluon.jit
 def gated_epilogue(
     z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N,
-    SLICE: gl.constexpr,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
     slot = step % 2
@@ -582,7 +584,7 @@ def gated_epilogue(
     act = a * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, v_2 * v_3 + v * v_4, 0.0), 1)
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
@@ -657,7 +659,7 @@ def gated_fetcher(
 def gated_consumer(
     e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M,
     N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -701,34 +703,35 @@ def gated_consumer(
         acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = gated_epilogue(
                 acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N, 32,
+                WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_32, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 32, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_64, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 64, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_96, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 96, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_128, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 128, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_160, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 160, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_192, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 192, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_224, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 224, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -739,7 +742,7 @@ def gated_consumer(
 def gated(
     e, w, z, dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -762,7 +765,7 @@ def gated(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gated_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (gated_fetcher, (z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
@@ -954,7 +957,7 @@ def launch(
             _described_g(w_qkv, [64, 256], "bfloat16"), _described_g(x2, [128, 64], "bfloat16"), gamma2, r2, s2_s,
             _described_g(dx2, [128, 64], "bfloat16"), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, False, False,
-            num_warps=8, num_stages=3, launch_pdl=True,
+            T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -968,7 +971,7 @@ def launch(
             gated, _programs(b1_dx.device, T, 128, F, 256), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(w2, [64, 256], "bfloat16"), _described_g(z1, [128, 64], "bfloat16"),
             _described_g(b2_dz, [128, 64], "bfloat16"), _described_g(b2_act, [128, 32], "bfloat16"), b2_zdz, T, F, D,
-            128, 256, 64, 8, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
+            128, 256, 64, 8, 3, 8, False, False, True, F % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -983,7 +986,7 @@ def launch(
             _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
             _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
             _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, False,
-            False, num_warps=8, num_stages=3, launch_pdl=True,
+            False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -204,6 +204,7 @@ def unpacked_g(x):
 @gluon.jit
 def residual_epilogue(
     z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, SLICE: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
     slot = step % 4
@@ -214,10 +215,10 @@ def residual_epilogue(
     tma.store_wait(0)
     x_ring.index(slot).store(h.to(gl.bfloat16))
     cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=cols < N, other=0)[None, :])
+    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
     h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
-    ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
+    ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
     fence_async_shared()
     tma_store(x_out, [row, col], x_ring.index(slot))
     tma_store(h_out, [row, col], h_out_ring.index(out_slot))
@@ -265,7 +266,7 @@ def residual_loader(
 def residual_consumer(
     y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -304,18 +305,19 @@ def residual_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         ssq_sum = residual_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, 64,
+                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, 64, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
                 acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, row, col + 64, x_out, h_out, gamma, N, 64,
+                WHOLE_N,
             )
         ssq_sum = residual_epilogue(
                 acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, row, col + 128, x_out, h_out, gamma, N,
-                64,
+                64, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
                 acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, row, col + 192, x_out, h_out, gamma, N,
-                64,
+                64, WHOLE_N,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -326,7 +328,7 @@ def residual_consumer(
 def residual(
     y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -348,7 +350,7 @@ def residual(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (residual_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -488,7 +490,9 @@ def gate_up(
 
 
 @gluon.jit
-def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N):
+def rotary_epilogue(
+    z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
     z_2 = z * r_rows
@@ -497,8 +501,8 @@ def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, 
     half_layout: gl.constexpr = half_layout_like.type.layout
     v = gl.convert_layout(even, half_layout)
     part_cols = col // 2 + gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
-    hi_cols = gl.load(hi + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
-    lo_cols = gl.load(lo + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
+    hi_cols = gl.load(hi + part_cols, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
+    lo_cols = gl.load(lo + part_cols, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
     cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
     v_2 = gl.convert_layout(odd, half_layout)
     y = gl.convert_layout(interleave_g(v * cos - v_2 * sin, v_2 * cos + v * sin), layout)
@@ -531,7 +535,7 @@ def rotary_loader(
 def rotary_consumer(
     WHICH: gl.constexpr, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -562,7 +566,7 @@ def rotary_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        rotary_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N)
+        rotary_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N)
         slice_step += 1
     tma.store_wait(0)
 
@@ -571,7 +575,7 @@ def rotary_consumer(
 def rotary(
     h, w, r, pos, hi, lo, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
-    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -590,8 +594,8 @@ def rotary(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (rotary_consumer, (1, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (rotary_consumer, (1, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (rotary_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [4, 1],
@@ -656,7 +660,7 @@ def launch(
             residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
-            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
@@ -669,13 +673,13 @@ def launch(
             residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
             _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
             _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
-            256, 64, 8, 3, 8, True, False, False, num_warps=8, num_stages=3, launch_pdl=True,
+            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
             _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,
-            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False, num_warps=4,
-            num_stages=5, launch_pdl=True,
+            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False,
+            Q % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])
