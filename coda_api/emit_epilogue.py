@@ -79,7 +79,7 @@ class Epilogue:
             live = self.slice.within_rows(f"{rows}[:, None]", self.slice.sizes.text(arg.rows))
             kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
             pointer = self.slice.use(self.slice.output_names[output])
-            at = f"{pointer} + row // BLOCK_M * {n} + {cols}"
+            at = self.slice.along(f"{pointer} + row // BLOCK_M * {n}", arg.cols, s)
             mask = self.slice.within_columns(cols, n)
             self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={mask})")
 

@@ -70,6 +70,10 @@ class SliceValues:
             self._columns[key] = self.inner.assign(name, self.column_text(cols, f"{start} + tl.arange(0, {width})"))
         return self._columns[key]
 
+    def along(self, pointer: str, cols: Dim, segment: int) -> str:
+        """The addresses of a vector's elements at the columns of this slice."""
+        return f"{pointer} + {self.columns(cols, segment)}"
+
     def column_text(self, cols: Dim, places: str) -> str:
         """The columns at places of a value over `cols`: those that only fill a group up lie past the last column."""
         columns, width = self.geometry.run(cols)
@@ -196,7 +200,8 @@ class SliceValues:
             for s in range(self.geometry.segments_of(value.cols)):
                 cols = self.columns(value.cols, s)
                 mask = self.within_columns(cols, length)
-                texts.append((f"tl.load({vector} + {cols}, mask={mask}, other=0)[None, :]", ATOM))
+                at = self.along(vector, value.cols, s)
+                texts.append((f"tl.load({at}, mask={mask}, other=0)[None, :]", ATOM))
             return self._floats(value, tuple(texts))
         return self._floats(
             value, tuple((self._load(name, value.cols, s), ATOM) for s in range(self.geometry.segments_of(value.cols)))

@@ -21,15 +21,26 @@ class HopperSlice(SliceValues):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.layouts: set[str] = set()
+        self._places: dict[Fraction, str] = {}
 
     def columns(self, cols: Dim, segment: int = 0) -> str:
         key = (self.geometry.ratio(cols), segment)
         if key not in self._columns:
-            place = f"gl.arange(0, {self.width_text(cols)}, layout=gl.SliceLayout(0, {self.layout(cols)}))"
-            self._columns[key] = self.inner.assign(
-                "cols" if key[0] == 1 else "part_cols", f"{self.start(cols, segment)} + {place}"
-            )
+            name = "cols" if key[0] == 1 else "part_cols"
+            self._columns[key] = self.inner.assign(name, f"{self.start(cols, segment)} + {self._places_of(cols)}")
         return self._columns[key]
+
+    def _places_of(self, cols: Dim) -> str:
+        """The name of the [width] vector of columns counted from the slice's first."""
+        ratio = self.geometry.ratio(cols)
+        if ratio not in self._places:
+            place = f"gl.arange(0, {self.width_text(cols)}, layout=gl.SliceLayout(0, {self.layout(cols)}))"
+            self._places[ratio] = self.inner.assign("places" if ratio == 1 else "part_places", place)
+        return self._places[ratio]
+
+    def along(self, pointer: str, cols: Dim, segment: int) -> str:
+        """What is the same for all threads is added first, so that one address serves each and the rest is offsets."""
+        return f"{pointer} + {self.start(cols, segment)} + {self._places_of(cols)}"
 
     def layout(self, cols: Dim) -> str:
         """The name of the layout of values over `cols`: half and double tiles have what pairing gives them."""

@@ -170,10 +170,11 @@ def activation_epilogue(
     z_ring.index(slot).store(dz.to(gl.bfloat16))
     act = z_tile * p
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(db_out + row // BLOCK_M * N + cols, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), 0), mask=WHOLE_N | (cols < N))
-    b_cols = unpacked_g(gl.load(b + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    gl.store(db_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), 0), mask=WHOLE_N | (cols < N))
+    b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col], z_ring.index(slot))

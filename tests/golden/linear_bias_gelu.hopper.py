@@ -170,8 +170,9 @@ def linear_gelu_epilogue(
 ):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    b_cols = unpacked_g(gl.load(b + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     y = gelu_g(z + b_cols)
     tma.store_wait(0)
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))

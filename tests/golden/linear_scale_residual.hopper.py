@@ -160,9 +160,10 @@ def project_epilogue(
     slot = step % 2
     mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
-    b_cols = unpacked_g(gl.load(b + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     out = x_tile + gamma_cols * (z + b_cols)
     x_ring.index(slot).store(out.to(gl.bfloat16))
     fence_async_shared()

@@ -175,8 +175,9 @@ def gated_epilogue(
     mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     out_slot = step % 1
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    b_cols = unpacked_g(gl.load(b + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     v_tile = unpacked_g(v_ring.index(slot).load(layout))
     out = x_tile + sigmoid_g(z + b_cols) * v_tile
     tma.store_wait(0)

@@ -278,8 +278,9 @@ def norm_epilogue(
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
     out_slot = step % 1
     dres_tile = unpacked_g(dres_ring.index(slot).load(layout))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
@@ -288,7 +289,7 @@ def norm_epilogue(
     y = xhat * gamma_cols
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(dgamma_out + row // BLOCK_M * N + cols, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
+    gl.store(dgamma_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
@@ -583,7 +584,8 @@ def gated_epilogue(
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act = a * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))

@@ -214,8 +214,9 @@ def residual_epilogue(
     h = z + x_tile
     tma.store_wait(0)
     x_ring.index(slot).store(h.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
     h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
@@ -500,9 +501,10 @@ def rotary_epilogue(
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     v = gl.convert_layout(even, half_layout)
-    part_cols = col // 2 + gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
-    hi_cols = gl.load(hi + part_cols, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
-    lo_cols = gl.load(lo + part_cols, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
+    part_places = gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
+    part_cols = col // 2 + part_places
+    hi_cols = gl.load(hi + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
+    lo_cols = gl.load(lo + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
     cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
     v_2 = gl.convert_layout(odd, half_layout)
     y = gl.convert_layout(interleave_g(v * cos - v_2 * sin, v_2 * cos + v * sin), layout)

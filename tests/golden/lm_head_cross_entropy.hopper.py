@@ -171,7 +171,8 @@ def head_epilogue(
     z, lse_max, lse_sum, chosen_picked, step, row, col, target_rows, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, WHOLE_N | (cols[None, :] < N))
     chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (WHOLE_N | (cols[None, :] < N)), z, 0.0), 1)
     return lse_max, lse_sum, chosen_picked

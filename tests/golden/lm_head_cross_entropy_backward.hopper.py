@@ -154,7 +154,8 @@ def gradient_epilogue(
 ):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     p = gl.exp(z - r)
     dz = gl.where(cols[None, :] == target_rows, p - 1, p)
     tma.store_wait(1)

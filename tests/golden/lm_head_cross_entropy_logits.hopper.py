@@ -175,7 +175,8 @@ def head_epilogue(
     out_slot = step % 2
     tma.store_wait(1)
     logits_out_ring.index(out_slot).store(z.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, WHOLE_N | (cols[None, :] < N))
     chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (WHOLE_N | (cols[None, :] < N)), z, 0.0), 1)
     fence_async_shared()

@@ -186,7 +186,8 @@ def head_epilogue(
 ):
     layout: gl.constexpr = z.type.layout
     z_2 = cap * tanh_g(z / cap)
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z_2, WHOLE_N | (cols[None, :] < N))
     chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (WHOLE_N | (cols[None, :] < N)), z_2, 0.0), 1)
     return lse_max, lse_sum, chosen_picked

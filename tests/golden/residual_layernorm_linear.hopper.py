@@ -248,8 +248,9 @@ def out_proj_epilogue(
     tma.store_wait(0)
     x_ring.index(slot).store(h.to(gl.bfloat16))
     d = h - mu_rows
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     dg = d * gamma_cols
     dg_out_ring.index(out_slot).store(dg.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), d * d, 0.0), 1)
@@ -417,8 +418,9 @@ def project_epilogue(
 ):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    c_cols = gl.load(c + cols, mask=WHOLE_N | (cols < N), other=0)[None, :].to(gl.float32)
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    c_cols = gl.load(c + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :].to(gl.float32)
     z_2 = z * rstd_rows + c_cols
     tma.store_wait(0)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))

@@ -190,8 +190,9 @@ def out_proj_epilogue(
     h = z + x_tile
     tma.store_wait(0)
     x_ring.index(slot).store(h.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = unpacked_g(gl.load(gamma + cols, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     hg = h * gamma_cols
     hg_out_ring.index(out_slot).store(hg.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)

@@ -196,7 +196,8 @@ def gated_epilogue(
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act = a * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
