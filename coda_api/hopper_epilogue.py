@@ -3,6 +3,7 @@ memory, and with the explicit layouts that Gluon asks for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -204,24 +205,32 @@ class HopperSlice(SliceValues):
         return f"{text}_ring.index({at}).load({self.layout(cols)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What leaves through shared memory: the write into a slot, and the copy from there to memory, which waits for the
+    slice's fence. Both stand at the slice's end, so that a slot is waited for when all else is done."""
+
+    pointer: str
+    write: str
+    copy: str
+
+
 class HopperEpilogue(Epilogue):
     slice_type = HopperSlice
     slice: HopperSlice
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.staged: list[str] = []  # copies to memory, which wait for the slice's fence
+        self.staged: list[Staged] = []
         self.pairs: dict[str, str] = {}  # outputs that may be staged where a tile of their shape was read
 
     def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
         count = self.slice.geometry.segments_of(cols)
         at = f"out_slot * {count} + {segment}" if count > 1 else "out_slot"
-        if not self.staged:
-            self._write("tma.store_wait(PENDING)")
         self._pair(pointer, cols)
-        self._write(f"{pointer}_ring.index({at}).store({text})")
         place = f"[row, {self.slice.start(cols, segment)}]"
-        self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
+        slot = f"{pointer}_ring.index({at})"
+        self.staged.append(Staged(pointer, f"{slot}.store({text})", f"tma_store({pointer}, {place}, {slot})"))
 
     def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
         self._convert(state, cols, self.slice.layout(cols))

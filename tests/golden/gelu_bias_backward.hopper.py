@@ -156,29 +156,29 @@ def unpacked_g(x):
 
 @gluon.jit
 def activation_epilogue(
-    z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, db_out, b, M, N,
-    BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, dz_out, act_out,
+    db_out, b, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
-    slot = step % 8
+    slot = INDEX
     mbarrier.wait(loaded.index(slot), (step // 8) & 1)
     out_slot = step % 2
     z_tile = unpacked_g(z_ring.index(slot).load(layout))
     p = 0.5 + 0.5 * gl.erf(z_tile * 0.7071067811865476)
     dz = z_2 * (p + z_tile * gl.exp(-0.5 * z_tile * z_tile) / 2.5066282746310002)
-    tma.store_wait(2)
-    z_ring.index(slot).store(dz.to(gl.bfloat16))
     act = z_tile * p
-    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     gl.store(db_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), 0), mask=WHOLE_N | (cols < N))
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
+    tma.store_wait(3)
+    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
+    z_ring.index(slot).store(dz.to(gl.bfloat16))
     fence_async_shared()
-    tma_store(dz_out, [row, col], z_ring.index(slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
+    tma_store(dz_out, [row, col], z_ring.index(slot))
     return zdz_sum
 
 
@@ -286,36 +286,36 @@ def activation_consumer(
         acc_128, acc_160 = halves_g(acc_128_to_192)
         acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = activation_epilogue(
-                acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, db_out, b, M, N,
+                acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, 0, row, col, dz_out, act_out, db_out, b, M, N,
                 BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, row, col + 32, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, 1, row, col + 32, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, row, col + 64, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, 2, row, col + 64, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, row, col + 96, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, 3, row, col + 96, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, row, col + 128, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, 4, row, col + 128, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, row, col + 160, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, 5, row, col + 160, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, row, col + 192, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, 6, row, col + 192, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, row, col + 224, dz_out, act_out, db_out,
-                b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, 7, row, col + 224, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)

@@ -189,11 +189,11 @@ def reduce_max_g(x, AXIS: gl.constexpr):
 def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
-    tma.store_wait(1)
-    z_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     amax_max = maximum_g(amax_max, reduce_max_g(gl.where(WHOLE_N | (cols[None, :] < N), gl.abs(z), float("-inf")), 1))
+    tma.store_wait(1)
+    z_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(z_out, [row, col], z_out_ring.index(out_slot))
     return amax_max

@@ -147,9 +147,9 @@ def unpacked_g(x):
 
 
 @gluon.jit
-def project_epilogue(z, step, x_ring, loaded, freed, WHICH: gl.constexpr, row, col, out_out):
+def project_epilogue(z, step, x_ring, loaded, freed, INDEX: gl.constexpr, WHICH: gl.constexpr, row, col, out_out):
     layout: gl.constexpr = z.type.layout
-    slot = WHICH * 1 + step % 1
+    slot = WHICH * 1 + INDEX
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     out = z + x_tile
@@ -220,7 +220,7 @@ def project_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        project_epilogue(acc, slice_step, x_ring, loaded, freed, WHICH, row, col, out_out)
+        project_epilogue(acc, slice_step, x_ring, loaded, freed, 0, WHICH, row, col, out_out)
         slice_step += 1
     tma.store_wait(0)
 

@@ -154,10 +154,11 @@ def unpacked_g(x):
 
 @gluon.jit
 def project_epilogue(
-    z, step, x_ring, loaded, freed, row, col, out_out, gamma, b, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+    z, step, x_ring, loaded, freed, INDEX: gl.constexpr, row, col, out_out, gamma, b, N, SLICE: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 2
+    slot = INDEX
     mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
@@ -235,9 +236,9 @@ def project_consumer(
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += steps
         acc_0, acc_128 = halves_g(acc)
-        project_epilogue(acc_0, slice_step, x_ring, loaded, freed, row, col, out_out, gamma, b, N, 128, WHOLE_N)
+        project_epilogue(acc_0, slice_step, x_ring, loaded, freed, 0, row, col, out_out, gamma, b, N, 128, WHOLE_N)
         project_epilogue(
-                acc_128, slice_step + 1, x_ring, loaded, freed, row, col + 128, out_out, gamma, b, N, 128, WHOLE_N,
+                acc_128, slice_step + 1, x_ring, loaded, freed, 1, row, col + 128, out_out, gamma, b, N, 128, WHOLE_N,
             )
         slice_step += 2
     tma.store_wait(0)

@@ -179,12 +179,12 @@ def gated_epilogue(
     cols = col + places
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     v_tile = unpacked_g(v_ring.index(slot).load(layout))
+    mbarrier.arrive(freed.index(slot), count=1)
     out = x_tile + sigmoid_g(z + b_cols) * v_tile
     tma.store_wait(0)
     out_out_ring.index(out_slot).store(out.to(gl.bfloat16))
     fence_async_shared()
     tma_store(out_out, [row, col], out_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
 
 
 @gluon.jit

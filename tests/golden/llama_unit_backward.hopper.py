@@ -282,18 +282,18 @@ def norm_epilogue(
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    mbarrier.arrive(freed.index(slot), count=1)
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
-    tma.store_wait(0)
-    dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     y = xhat * gamma_cols
-    y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     gl.store(dgamma_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
+    tma.store_wait(0)
+    dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
+    y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
 
 
 @gluon.jit
@@ -572,6 +572,7 @@ def gated_epilogue(
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
+    mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
     v_2 = gl.convert_layout(even, layout)
@@ -580,17 +581,16 @@ def gated_epilogue(
     v_3 = z_2 * v * (t + a * (1 - t))
     v_4 = z_2 * a
     dz = gl.convert_layout(interleave_g(v_3, v_4), double_layout)
-    tma.store_wait(2)
-    dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act = a * v
-    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
+    tma.store_wait(2)
+    dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
+    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
     return zdz_sum
 
 

@@ -203,26 +203,27 @@ def unpacked_g(x):
 
 @gluon.jit
 def residual_epilogue(
-    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, SLICE: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, x_out, h_out, gamma, N,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 4
+    slot = INDEX
     mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = step % 1
+    out_slot = 0 if INDEX < 2 else slot - 2
+    x_or_h_out_ring = h_out_ring if INDEX < 2 else x_ring
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     h = z + x_tile
-    tma.store_wait(0)
-    x_ring.index(slot).store(h.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
-    h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
+    tma.store_wait(1 if INDEX == 1 else 2)
+    x_or_h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
+    x_ring.index(slot).store(h.to(gl.bfloat16))
     fence_async_shared()
+    tma_store(h_out, [row, col], x_or_h_out_ring.index(out_slot))
     tma_store(x_out, [row, col], x_ring.index(slot))
-    tma_store(h_out, [row, col], h_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -306,18 +307,19 @@ def residual_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         ssq_sum = residual_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, 64, WHOLE_N,
-            )
-        ssq_sum = residual_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, row, col + 64, x_out, h_out, gamma, N, 64,
+                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, 0, row, col, x_out, h_out, gamma, N, 64,
                 WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, row, col + 128, x_out, h_out, gamma, N,
+                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, 1, row, col + 64, x_out, h_out, gamma, N,
                 64, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, row, col + 192, x_out, h_out, gamma, N,
+                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, 2, row, col + 128, x_out, h_out, gamma, N,
+                64, WHOLE_N,
+            )
+        ssq_sum = residual_epilogue(
+                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, 3, row, col + 192, x_out, h_out, gamma, N,
                 64, WHOLE_N,
             )
         slice_step += 4
@@ -380,12 +382,12 @@ def gate_up_epilogue(z, step, z_out_ring, act_out_ring, WHICH: gl.constexpr, row
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
     z_2 = z * r_rows
-    tma.store_wait(0)
-    z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     even, odd = pairs_g(z_2)
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
+    tma.store_wait(0)
+    z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
     tma_store(z_out, [row, col], z_out_ring.index(out_slot))

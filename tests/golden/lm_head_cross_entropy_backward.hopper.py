@@ -158,9 +158,9 @@ def gradient_epilogue(
     cols = col + places
     p = gl.exp(z - r)
     dz = gl.where(cols[None, :] == target_rows, p - 1, p)
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), z * dz, 0.0), 1)
     tma.store_wait(1)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
-    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), z * dz, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col], dz_out_ring.index(out_slot))
     return zdz_sum

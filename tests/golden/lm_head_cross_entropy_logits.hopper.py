@@ -173,12 +173,12 @@ def head_epilogue(
 ):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
-    tma.store_wait(1)
-    logits_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, WHOLE_N | (cols[None, :] < N))
     chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (WHOLE_N | (cols[None, :] < N)), z, 0.0), 1)
+    tma.store_wait(1)
+    logits_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(logits_out, [row, col], logits_out_ring.index(out_slot))
     return lse_max, lse_sum, chosen_picked

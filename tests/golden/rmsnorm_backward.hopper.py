@@ -169,18 +169,18 @@ def norm_epilogue(
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    mbarrier.arrive(freed.index(slot), count=1)
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
-    tma.store_wait(0)
-    dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     y = xhat * gamma_cols
-    y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     gl.store(dgamma_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
+    tma.store_wait(0)
+    dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
+    y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
 
 
 @gluon.jit

@@ -184,6 +184,7 @@ def gated_epilogue(
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
+    mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
     v_2 = gl.convert_layout(even, layout)
@@ -192,17 +193,16 @@ def gated_epilogue(
     v_3 = z_2 * v * (t + a * (1 - t))
     v_4 = z_2 * a
     dz = gl.convert_layout(interleave_g(v_3, v_4), double_layout)
-    tma.store_wait(2)
-    dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act = a * v
-    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
+    tma.store_wait(2)
+    dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
+    act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
     return zdz_sum
 
 
