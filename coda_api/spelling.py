@@ -270,11 +270,11 @@ def merge_moments(count, mean, m2, x, live):
 }
 
 
-def _polynomial(coefficients: list[float]) -> str:
-    """Horner's form in u."""
+def _polynomial(coefficients: list[float], of: str = "u") -> str:
+    """Horner's form."""
     text = repr(coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        text = f"{c!r} + u * ({text})"
+        text = f"{c!r} + {of} * ({text})"
     return text
 
 
@@ -327,6 +327,16 @@ def sigmoid(x):
     y = 1.0 + flushed_exp(x * -1.0)  # -x would be a subtraction of its own
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1)
 """,
+    "erf": '''
+@triton.jit
+def erf(x):
+    """Good to 9e-8 of itself: x times a polynomial in its square near 0, 1 minus 2 to a polynomial in |x| farther out.
+    Both are computed, since to choose between their coefficients, as libdevice does, takes more instructions."""
+    u, t = x * x, tl.abs(x)
+    near = x + x * (NEAR_POLYNOMIAL)
+    rest = flushed_exp(t * (FAR_POLYNOMIAL))
+    return tl.where(t < 0.927734375, near, tl.where(x < 0.0, rest - 1.0, 1.0 - rest))
+''',
     "tanh": """
 @triton.jit
 def tanh(x):
@@ -347,9 +357,19 @@ def rotation(position, f_hi, f_lo):
 }
 
 
+# Of N. Juffa's erff: minimax fits of (erf(x) - x) / x on |x| < 0.9277, and of log(1 - erf(t)) / t from there on.
+_NEAR = [1.28379166e-1, -3.76125336e-1, 1.12819925e-1, -2.67681349e-2, 4.99119423e-3, -5.96761703e-4]
+_FAR = [-1.12871751, -6.34846687e-1, -1.06777877e-1, 2.42546219e-2, -3.88396438e-3, 3.83197126e-4, -1.72853470e-5]
+GLUON_FUNCTIONS["erf"] = (
+    GLUON_FUNCTIONS["erf"]
+    .replace("NEAR_POLYNOMIAL", _polynomial(_NEAR))
+    .replace("FAR_POLYNOMIAL", _polynomial(_FAR, "t"))
+)
+
+
 def gluon(text: str) -> str:
     """Portable text in Gluon's dialect. Library functions end in _g there, because both may stand in one module."""
-    text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.PropagateNan", "PropagateNan")
+    text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.erf(", "erf(").replace("tl.PropagateNan", "PropagateNan")
     for word in FUNCTIONS | GLUON_FUNCTIONS:
         text = re.sub(rf"(?<![\w.]){word}\(", f"{word}_g(", text)
     text = text.replace("AXIS, maximum)", "AXIS, maximum_g)").replace("AXIS, minimum)", "AXIS, minimum_g)")

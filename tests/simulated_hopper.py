@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
+import triton.language as tl
 from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.spelling import library
 from coda_synth.evaluator import hopper_simulator
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
 from coda_synth.evaluator.fitting import fit_sizes
@@ -29,6 +31,7 @@ quicken()
 TURNS = Schedule(block_m=64, block_n=64, block_k=32, stages=3, warps=8, group_m=2, mainloop="pingpong")
 SHARED = Schedule(block_m=128, block_n=64, block_k=32, stages=2, warps=8, group_m=2, slice_n=32, mainloop="hopper")
 FULL = Schedule(group_m=2, slice_n=64, mainloop="hopper")  # there residual_rmsnorm has no room for a second slot
+HEAD = "from triton.experimental import gluon\nfrom triton.experimental.gluon import language as gl\n"
 PROCESSORS = 2  # so that every block walks several tiles
 
 
@@ -72,6 +75,15 @@ def test_worked_candidates(name: str) -> None:
         assert sum(launch.gluon for launch in made.launches) >= count
         if count:
             assert error_ratio(name, made, sizes, made.source, seed) <= 1.0
+
+
+@pytest.mark.parametrize("name", ["erf", "sigmoid", "tanh"])
+def test_functions_of_its_own_are_good_to_a_few_units_in_the_last_place(name: str) -> None:
+    source = HEAD + library(f"{name}_g(x)", "_g")
+    x = torch.cat([torch.linspace(-9, 9, 8000), torch.logspace(-30, 0, 192)])
+    given = hopper_simulator._tensor(x.numpy(), tl.float32)
+    found = torch.from_numpy(getattr(hopper_simulator.load(source), f"{name}_g")(given).handle.data).double()
+    torch.testing.assert_close(found, getattr(torch, name)(x.double()), rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
