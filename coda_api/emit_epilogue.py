@@ -114,8 +114,8 @@ class Epilogue:
                 state[0], f"{_REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
             )
         if value.word == "pick":
-            target, _ = self.slice.beside(arg.cols, (self.slice.inner.plain(value.args[1]), ATOM))
-            here = f"({self.slice.columns(arg.cols, segment)}[None, :] == {target}) & ({live})"
+            target, _ = self.slice.beside(arg.cols, (self.slice.place_of(value.args[1], arg.cols), ATOM))
+            here = self.slice.at_column(arg.cols, segment, target)
             return f"{state[0]} + tl.sum(tl.where({here}, {x}, 0.0), 1)"
         if value.word == "tile_moments":
             return f"merge_moments({', '.join(state)}, {x}, {live})"

@@ -44,6 +44,7 @@ class SliceValues:
         self._columns: dict[tuple[Fraction, int], str] = {}
         self._parts: dict[int, tuple[Texts, Texts]] = {}  # id(rotation) -> cos, sin
         self._split: dict[tuple[int, str], tuple[str, str]] = {}  # (id(tile), the call that splits it) -> both parts
+        self._targets: dict[tuple[str, str], str] = {}  # (a row's target, the number of columns) -> its place
         self._has_rows = False
 
     # -- parameters and geometry
@@ -171,6 +172,21 @@ class SliceValues:
         if param.type.kind is TypeKind.TENSOR:
             load = f"{load}.to(tl.float32)"
         return ((self.outer.assign(f"{name}_rows", load), ATOM),)
+
+    def place_of(self, target: Value, cols: Dim) -> str:
+        """The name of the [BLOCK_M, 1] column of each row's target, -1 where there is none: 32 bits, to compare with
+        every column."""
+        text, n = self.outer.atom(target), self.sizes.text(cols)
+        key = (text, n)
+        if key not in self._targets:
+            inside = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, -1)"
+            self._targets[key] = self.outer.assign("target_at", f"{inside}.to(tl.int32)")
+            self.hoisted[self._targets[key]] = None
+        return self._targets[key]
+
+    def at_column(self, cols: Dim, segment: int, target: str) -> str:
+        """The mask of the elements whose column is their row's target."""
+        return f"{self.columns(cols, segment)}[None, :] == {target}"
 
     # -- values of a slice
 

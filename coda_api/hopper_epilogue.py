@@ -97,6 +97,11 @@ class HopperSlice(SliceValues):
         words = [v for v in walk(self.live) if v.word in GROUPS]
         return next((v for v in words if cols == (v.args[0] if v.word == "spread" else v).cols), None)
 
+    def at_column(self, cols: Dim, segment: int, target: str) -> str:
+        """Targets are counted from the slice's first column, once a row, not columns from the matrix's first."""
+        start = self.start(cols, segment)
+        return f"{self._places_of(cols)}[None, :] == {target} - {f'({start})' if '+' in start else start}"
+
     def within_columns(self, columns: str, length: str) -> str:
         """Where tiles are whole no mask is left: WHOLE_N is compiled in, as its kin is."""
         return f"WHOLE_N | ({columns} < {length})"

@@ -168,7 +168,7 @@ def merge_logsumexp_g(top, weight, x, live):
 
 @gluon.jit
 def head_epilogue(
-    z, lse_max, lse_sum, chosen_picked, step, logits_out_ring, row, col, target_rows, logits_out, N,
+    z, lse_max, lse_sum, chosen_picked, step, logits_out_ring, row, col, target_at, logits_out, N,
     SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
@@ -176,7 +176,7 @@ def head_epilogue(
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, WHOLE_N | (cols[None, :] < N))
-    chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (WHOLE_N | (cols[None, :] < N)), z, 0.0), 1)
+    chosen_picked = chosen_picked + gl.sum(gl.where(places[None, :] == target_at - col, z, 0.0), 1)
     tma.store_wait(1)
     logits_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
@@ -225,6 +225,7 @@ def head_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         target_rows = gl.load(target + rows, mask=rows < M, other=0)[:, None]
+        target_at = gl.where((target_rows >= 0) & (target_rows < N), target_rows, -1).to(gl.int32)
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -245,19 +246,19 @@ def head_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_0, lse_max, lse_sum, chosen_picked, slice_step, logits_out_ring, row, col, target_rows, logits_out, N, 64,
+                acc_0, lse_max, lse_sum, chosen_picked, slice_step, logits_out_ring, row, col, target_at, logits_out, N, 64,
                 WHOLE_N,
             )
         lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, logits_out_ring, row, col + 64, target_rows,
+                acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, logits_out_ring, row, col + 64, target_at, logits_out,
+                N, 64, WHOLE_N,
+            )
+        lse_max, lse_sum, chosen_picked = head_epilogue(
+                acc_128, lse_max, lse_sum, chosen_picked, slice_step + 2, logits_out_ring, row, col + 128, target_at,
                 logits_out, N, 64, WHOLE_N,
             )
         lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_128, lse_max, lse_sum, chosen_picked, slice_step + 2, logits_out_ring, row, col + 128, target_rows,
-                logits_out, N, 64, WHOLE_N,
-            )
-        lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_192, lse_max, lse_sum, chosen_picked, slice_step + 3, logits_out_ring, row, col + 192, target_rows,
+                acc_192, lse_max, lse_sum, chosen_picked, slice_step + 3, logits_out_ring, row, col + 192, target_at,
                 logits_out, N, 64, WHOLE_N,
             )
         slice_step += 4
