@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
+from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.spelling import ATOM
-from coda_synth.coda_api.unit_text import Tensors, function
+from coda_synth.coda_api.unit_text import Tensors, function, mentions, narrow
 
 # Neutral values of the running states that row partials need, by word; a state is a tuple of [rows] vectors.
 STATES: dict[str, tuple[tuple[str, str], ...]] = {

@@ -280,8 +280,8 @@ class _HopperEmitter(HopperLoads):
         }
         values |= dict.fromkeys(("WAITS_FIRST", "RELEASES", "WAITS_LAST"), False) if self.overlap else {}
         lengths = {"WHOLE_M": (self.kernel.rows, s.block_m), "WHOLE_N": (self.kernel.cols, s.block_n)}
-        whole = [UnitParam(n, "whole", dim=lengths[n][0], value=lengths[n][1]) for n in self._wholes()]
-        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items()), *whole]
+        masks = [UnitParam(n, "whole", dim=lengths[n][0], value=lengths[n][1]) for n in self._wholes()]
+        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items()), *masks]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
 
     @staticmethod

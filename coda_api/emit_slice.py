@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -13,7 +12,7 @@ from coda_synth.coda_api.groups import group_size
 from coda_synth.coda_api.program import Form, Kernel, Kind, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 from coda_synth.coda_api.storage import accumulated_into, torch_name
-from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, triton_dtype
+from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, narrow
 
 
 class SliceValues:
@@ -396,16 +395,3 @@ def group_symbols(live: Mapping[str, Value]) -> frozenset[str]:
     """The symbols of the groups that a kernel's words name: their sizes are compiled in."""
     groups = [g for v in walk(live) if isinstance(g := v.attrs.get("group"), Dim)]
     return frozenset(s for g in groups for s in g.all_symbols)
-
-
-def mentions(text: str, name: str) -> bool:
-    """The identifier `name` occurs in `text`."""
-    return re.search(rf"\b{re.escape(name)}\b", text) is not None
-
-
-def narrow(text: str, dtype: str) -> str:
-    """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
-    top = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(dtype)
-    if top:
-        text = f"clamp({text}, {-top}, {top})"
-    return f"{text}.to({triton_dtype(dtype)})"

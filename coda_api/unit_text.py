@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -145,3 +146,16 @@ def call_text(name: str, args: list[str], indent: str = "    ") -> str:
     text = f"{name}({', '.join(args)})"
     lines = [f"{name}(", *(f"{indent}    {line}" for line in folded(args)), f"{indent})"]
     return text if len(text) <= 108 else "\n".join(lines)
+
+
+def mentions(text: str, name: str) -> bool:
+    """The identifier `name` occurs in `text`."""
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
+def narrow(text: str, dtype: str) -> str:
+    """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
+    top = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(dtype)
+    if top:
+        text = f"clamp({text}, {-top}, {top})"
+    return f"{text}.to({triton_dtype(dtype)})"
