@@ -196,11 +196,8 @@ class HopperSlice(SliceValues):
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
     def as_float(self, value: Value, text: str) -> str:
-        """Where columns lie as the product's do, two neighbours come in one register."""
-        assert value.cols is not None
-        if self.layout(value.cols) == "layout" and self.tensors.params[str(value.attrs["name"])].dtype == "bfloat16":
-            return f"unpacked({text})"
-        return super().as_float(value, text)
+        bf16 = self.tensors.params[str(value.attrs["name"])].dtype == "bfloat16"
+        return f"unpacked({text})" if bf16 else super().as_float(value, text)
 
     def load_described(self, text: str, cols: Dim, segment: int) -> str:
         self.rings[text] = self.geometry.width(cols)

@@ -301,9 +301,8 @@ GLUON_FUNCTIONS: dict[str, str] = {
     "unpacked": '''
 @triton.jit
 def unpacked(x):
-    """bf16 as fp32, two neighbours of one register at a time: two instructions, where a cast takes three."""
-    both: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
-    return tl.inline_asm_elementwise(both, "=f,=f,r", [x], tl.float32, is_pure=True, pack=2)
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return tl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], tl.float32, is_pure=True, pack=1)
 ''',
     "spread": '''
 @triton.jit

@@ -29,7 +29,7 @@ _ASM: dict[str, Callable[[Any], Any]] = {
     "rcp.approx": lambda x: np.float32(1) / x,
     "cos.approx": np.cos,
     "sin.approx": np.sin,
-    "shl.b32": lambda x: (x.astype(np.uint32) << 16).view(np.float32),  # bf16, which is held as its bits
+    "mov.b32 $0, {0, $1}": lambda x: (x.astype(np.uint32) << 16).view(np.float32),  # bf16, which is held as its bits
 }
 _running: list[tuple[Block, Launch]] = []  # the block whose kernel is being run, and its launch
 

@@ -161,6 +161,12 @@ def interleave_g(a, b):
 
 
 @gluon.jit
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def flushed_exp_g(x):
     """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
     return gl.exp2(x * 1.4426950408889634)
@@ -187,7 +193,7 @@ def gated_epilogue(
     out_slot = step % 2
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
-    z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
+    z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
     mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)

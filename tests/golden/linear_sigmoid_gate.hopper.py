@@ -160,9 +160,8 @@ def sigmoid_g(x):
 
 @gluon.jit
 def unpacked_g(x):
-    """bf16 as fp32, two neighbours of one register at a time: two instructions, where a cast takes three."""
-    both: gl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
-    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit

@@ -173,6 +173,12 @@ def sigmoid_g(x):
 
 
 @gluon.jit
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def gated_epilogue(
     z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N,
     SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
@@ -183,7 +189,7 @@ def gated_epilogue(
     out_slot = step % 2
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
-    z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
+    z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
     mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
