@@ -77,6 +77,17 @@ def test_worked_candidates(name: str) -> None:
             assert error_ratio(name, made, sizes, made.source, seed) <= 1.0
 
 
+@pytest.mark.parametrize("name", ["residual_rmsnorm", "rmsnorm_backward", "lm_head_cross_entropy"])
+def test_whole_tiles_need_no_masks(name: str) -> None:
+    spec, sizes = task(name), dict.fromkeys(task(name).check_shapes[0], 2 * SHARED.block_m)
+    program, sig = read(worked_candidate(name), signature(spec)), signature(spec)
+    chosen = {c.name: SHARED for c in program.live_calls() if isinstance(c.unit, Kernel) and c.unit.gemm}
+    made = lower(program, sig, sizes, form="hopper", schedules=chosen, processors=PROCESSORS)
+    whole = [a.value for launch in made.launches for a in launch.args if a.name.startswith("WHOLE_")]
+    assert whole and all(whole)
+    assert error_ratio(name, made, sizes, made.source, 0) <= 1.0
+
+
 @pytest.mark.parametrize("name", ["erf", "sigmoid", "tanh"])
 def test_functions_of_its_own_are_good_to_a_few_units_in_the_last_place(name: str) -> None:
     source = HEAD + library(f"{name}_g(x)", "_g")
