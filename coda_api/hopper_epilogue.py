@@ -13,7 +13,7 @@ from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.expressions import LoweringError, Text, Texts
 from coda_synth.coda_api.groups import GROUPS, HALVES, grouped_columns
 from coda_synth.coda_api.program import Value, walk
-from coda_synth.coda_api.spelling import ATOM, SUM
+from coda_synth.coda_api.spelling import ATOM, COMPARE, SUM
 
 
 class HopperSlice(SliceValues):
@@ -101,6 +101,15 @@ class HopperSlice(SliceValues):
         """Targets are counted from the slice's first column, once a row, not columns from the matrix's first."""
         start = self.start(cols, segment)
         return f"{self._places_of(cols)}[None, :] == {target} - {f'({start})' if '+' in start else start}"
+
+    def _word_eq(self, value: Value) -> Texts | None:
+        """A column's number that is a row's target, as a pick compares them: other columns than exist do not matter."""
+        place, target = value.args
+        if place.word != "index" or place.cols is None or target.rows is None or not self._hoistable(target):
+            return None
+        dim = self._dim(place)
+        at, _ = self.beside(dim, (self.place_of(target, dim), ATOM))
+        return tuple((self.at_column(dim, s, at), COMPARE) for s in range(self.geometry.segments_of(dim)))
 
     def within_columns(self, columns: str, length: str) -> str:
         """Where tiles are whole no mask is left: WHOLE_N is compiled in, as its kin is."""
