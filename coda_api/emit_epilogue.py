@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_slice import SliceValues, mentions, narrow
+from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.geometry import Geometry
 from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.spelling import ATOM
-from coda_synth.coda_api.unit_text import Tensors, function
+from coda_synth.coda_api.unit_text import Tensors, function, mentions, narrow
 
 # Neutral values of the running states that row partials need, by word; a state is a tuple of [rows] vectors.
 STATES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -76,11 +76,12 @@ class Epilogue:
         for s in range(self.slice.geometry.segments_of(arg.cols)):
             cols, rows = self.slice.columns(arg.cols, s), self.slice.rows_beside(arg.cols)
             n = self.slice.sizes.text(arg.cols)
-            live = f"{rows}[:, None] < {self.slice.sizes.text(arg.rows)}"
+            live = self.slice.within_rows(f"{rows}[:, None]", self.slice.sizes.text(arg.rows))
             kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
             pointer = self.slice.use(self.slice.output_names[output])
-            at = f"{pointer} + row // BLOCK_M * {n} + {cols}"
-            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={cols} < {n})")
+            at = self.slice.along(f"{pointer} + row // BLOCK_M * {n}", arg.cols, s)
+            mask = self.slice.within_columns(cols, n)
+            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={mask})")
 
     def _row_state(self, value: Value) -> None:
         if id(value) in self.states:
@@ -113,8 +114,8 @@ class Epilogue:
                 state[0], f"{_REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
             )
         if value.word == "pick":
-            target, _ = self.slice.beside(arg.cols, (self.slice.inner.plain(value.args[1]), ATOM))
-            here = f"({self.slice.columns(arg.cols, segment)}[None, :] == {target}) & ({live})"
+            target, _ = self.slice.beside(arg.cols, (self.slice.place_of(value.args[1], arg.cols), ATOM))
+            here = self.slice.at_column(arg.cols, segment, target)
             return f"{state[0]} + tl.sum(tl.where({here}, {x}, 0.0), 1)"
         if value.word == "tile_moments":
             return f"merge_moments({', '.join(state)}, {x}, {live})"
@@ -141,7 +142,7 @@ class Epilogue:
             "col",
             *(f"{p}: tl.constexpr" if p in constants else p for p in passed),
         ]
-        for constant in ("BLOCK_M", "SLICE"):
+        for constant in ("BLOCK_M", "SLICE", "WHOLE_M", "WHOLE_N"):
             if mentions(text, constant):
                 passed.append(constant)
                 params.append(f"{constant}: tl.constexpr")

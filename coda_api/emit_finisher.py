@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_slice import narrow
 from coda_synth.coda_api.expressions import Expressions, Names, Texts, author_names, uses
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.storage import torch_name
-from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitParam, UnitText, function
+from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitParam, UnitText, function, narrow
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows

@@ -59,6 +59,7 @@ class _HopperEmitter(HopperLoads):
         self.loads = dict(self.slice.rings)
         self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
         self._budget(slots)
+        self.borrowed = self._borrowed()
         fetcher = [self._fetcher_text()] if self._fetches() else []
         parts = [self._epilogue_text(), self._loader_text(), *fetcher, self._consumer_text(), self._kernel_text()]
         text = "\n\n".join(gluon(p) for p in parts)
@@ -68,43 +69,65 @@ class _HopperEmitter(HopperLoads):
     # -- texts
 
     def _epilogue_text(self) -> str:
-        staged = self.epilogue.staged
-        lines = self.slice.inner.lines
-        before = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
-        own = "WHICH * {0} + step % {0}" if self.groups > 1 else "step % {0}"
-        if self.pairs and not self._ahead:  # the slice before was staged in its slot
-            before += ["if step > 0:", "    tma.store_wait(0)"]
-            previous = own.format("IN_SLOTS").replace("step", "(step - 1)")
-            before.append(f"    mbarrier.arrive(freed.index({previous}), count=1)")
-        if self.loads:
-            before += [f"slot = {own.format('IN_SLOTS')}", "mbarrier.wait(loaded.index(slot), (step // IN_SLOTS) & 1)"]
-        if self.stores:
-            before.append(f"out_slot = {own.format('OUT_SLOTS')}")
-        after = ["fence_async_shared()", *staged] if staged else []
-        if self.loads and not self.pairs:
-            after.append("mbarrier.arrive(freed.index(slot), count=1)")
-        lines[:] = [self._staged_in_place(line) for line in [*before, *lines, *after]]
-        if not self.stores and "tma.store_wait(PENDING)" in lines:
-            lines.remove("tma.store_wait(PENDING)")
         self._inner_name = f"{self.name}_epilogue"
         extra = [f"{t}_ring" for t in (*self.loads, *self.stores)]
         extra += ["loaded", "freed"] if self.loads else []
-        extra += ["WHICH"] if self.groups > 1 else []
-        constants = {
-            "PENDING": str((self.out_slots - 1) * len(staged)),
-            "IN_SLOTS": str(self.in_slots),
-            "OUT_SLOTS": str(self.out_slots),
-        }
-        params = ["step", *("WHICH: gl.constexpr" if n == "WHICH" else n for n in extra)]
+        extra += [*(["INDEX"] if self._indexed else []), *(["WHICH"] if self.groups > 1 else [])]
+        lines = self.slice.inner.lines
+        lines[:] = [self._in_its_ring(line) for line in [*self._slots(), *self._given_back(lines), *self._staging()]]
+        params = ["step", *(f"{n}: gl.constexpr" if n in ("INDEX", "WHICH") else n for n in extra)]
         text, self.passed = self.epilogue.function_text(self._inner_name, params)
-        for name, value in constants.items():
-            text = re.sub(rf"\b{name}\b", value, text)
         self.extra = extra
         return text
 
-    def _staged_in_place(self, line: str) -> str:
+    @property
+    def _indexed(self) -> bool:
+        """Whether a slice's number in its tile tells its slot."""
+        return bool(self.loads) and self.in_slots == self.geometry.slices
+
+    def _slots(self) -> list[str]:
+        """A slice's beginning: which slots are its own, and the wait for what is loaded into them."""
+        lines = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
+        base = "" if self.groups == 1 else f"WHICH * {self.in_slots} + "
+        if self.pairs and not self._ahead:  # the slice before was staged in its slot
+            lines += ["if step > 0:", "    tma.store_wait(0)"]
+            lines.append(f"    mbarrier.arrive(freed.index({base}(step - 1) % {self.in_slots}), count=1)")
+        if self.loads:
+            lines.append(f"slot = {base}INDEX" if self._indexed else f"slot = {base}step % {self.in_slots}")
+            lines.append(f"mbarrier.wait(loaded.index(slot), (step // {self.in_slots}) & 1)")
+        own = "" if self.groups == 1 else f"WHICH * {self.out_slots} + "
+        if self.borrowed:
+            lines.append(f"out_slot = {'0' if self.groups == 1 else 'WHICH'} if INDEX < 2 else slot - 2")
+            lines += [f"{t}_or_{o}_ring = {o}_ring if INDEX < 2 else {t}_ring" for o, t in self.borrowed.items()]
+        elif self.stores:
+            lines.append(f"out_slot = {own}step % {self.out_slots}")
+        return lines
+
+    def _given_back(self, lines: list[str]) -> list[str]:
+        """With slots in which nothing is staged going back to the loader as soon as they have been read."""
+        if not self.loads or self.pairs:
+            return lines
+        last = max(i for i, line in enumerate(lines) if "_ring.index(slot" in line)
+        return [*lines[: last + 1], "mbarrier.arrive(freed.index(slot), count=1)", *lines[last + 1 :]]
+
+    def _staging(self) -> list[str]:
+        """A slice's end. Outputs with a ring of their own go first, so that the wait for their slot need not wait for
+        the others' stores."""
+        staged = sorted(self.epilogue.staged, key=lambda one: one.pointer in self.pairs)
+        in_place = sum(one.pointer in self.pairs for one in staged)
+        lines = []
+        if self.borrowed:
+            lines.append(f"tma.store_wait({in_place} if INDEX == 1 else {len(staged)})")
+        elif self.stores:
+            lines.append(f"tma.store_wait({(self.out_slots - 1) * len(staged) + in_place})")
+        lines += [one.write for one in staged]
+        return [*lines, "fence_async_shared()", *(one.copy for one in staged)] if staged else []
+
+    def _in_its_ring(self, line: str) -> str:
         for output, read in self.pairs.items():
             line = re.sub(rf"\b{output}_ring\.index\(out_slot", f"{read}_ring.index(slot", line)
+        for output, read in self.borrowed.items():
+            line = line.replace(f"{output}_ring.index(out_slot", f"{read}_or_{output}_ring.index(out_slot")
         return line
 
     def _consumer_text(self) -> str:
@@ -195,7 +218,8 @@ class _HopperEmitter(HopperLoads):
             start = f"col + {columns[0]}" if columns[0] else "col"
             step = f"slice_step + {i}" if i else "slice_step"
             passed = [str(self.geometry.segment_n) if p == "SLICE" else p for p in self.passed]
-            call = call_text(self._inner_name, [*products, *states, step, *self.extra, "row", start, *passed])
+            extra = [str(i) if n == "INDEX" else n for n in self.extra]
+            call = call_text(self._inner_name, [*products, *states, step, *extra, "row", start, *passed])
             lines.extend(f"{result}{call}".split("\n"))
         return lines
 
@@ -212,11 +236,16 @@ class _HopperEmitter(HopperLoads):
             f"{b}_stages",
             "full",
             "empty",
-            *(n for n in self.extra if n != "WHICH"),
+            *(n for n in self.extra if n not in ("INDEX", "WHICH")),
             *rest,
             *self._size_names(),
             *self._constants(True),
+            *self._wholes(),
         ]
+
+    def _wholes(self) -> list[str]:
+        """The constants that free the epilogue of its masks, of those that it has."""
+        return [name for name in ("WHOLE_M", "WHOLE_N") if name in self.passed]
 
     def _memory_params(self) -> list[UnitParam]:
         return [p for p in self._params() if p.kind in ("pointer", "descriptor", "scalar")]
@@ -250,7 +279,9 @@ class _HopperEmitter(HopperLoads):
             "WARPS": self.warps,
         }
         values |= dict.fromkeys(("WAITS_FIRST", "RELEASES", "WAITS_LAST"), False) if self.overlap else {}
-        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items())]
+        lengths = {"WHOLE_M": (self.kernel.rows, s.block_m), "WHOLE_N": (self.kernel.cols, s.block_n)}
+        masks = [UnitParam(n, "whole", dim=lengths[n][0], value=lengths[n][1]) for n in self._wholes()]
+        self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items()), *masks]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
 
     @staticmethod

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
-from coda_synth.coda_api.emit_slice import SliceValues, mentions
+from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.geometry import geometry
 from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
-from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, function
+from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, function, mentions
 
 
 def emit_kernel(

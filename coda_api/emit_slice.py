@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -13,7 +12,7 @@ from coda_synth.coda_api.groups import group_size
 from coda_synth.coda_api.program import Form, Kernel, Kind, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, SUM
 from coda_synth.coda_api.storage import accumulated_into, torch_name
-from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, triton_dtype
+from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, itemsize, narrow
 
 
 class SliceValues:
@@ -44,6 +43,7 @@ class SliceValues:
         self._columns: dict[tuple[Fraction, int], str] = {}
         self._parts: dict[int, tuple[Texts, Texts]] = {}  # id(rotation) -> cos, sin
         self._split: dict[tuple[int, str], tuple[str, str]] = {}  # (id(tile), the call that splits it) -> both parts
+        self._targets: dict[tuple[str, str], str] = {}  # (a row's target, the number of columns) -> its place
         self._has_rows = False
 
     # -- parameters and geometry
@@ -69,6 +69,10 @@ class SliceValues:
             name = base if not segment else f"{base}_high"
             self._columns[key] = self.inner.assign(name, self.column_text(cols, f"{start} + tl.arange(0, {width})"))
         return self._columns[key]
+
+    def along(self, pointer: str, cols: Dim, segment: int) -> str:
+        """The addresses of a vector's elements at the columns of this slice."""
+        return f"{pointer} + {self.columns(cols, segment)}"
 
     def column_text(self, cols: Dim, places: str) -> str:
         """The columns at places of a value over `cols`: those that only fill a group up lie past the last column."""
@@ -114,7 +118,15 @@ class SliceValues:
 
     def inside(self, cols: Dim, segment: int) -> str:
         """The mask of a slice's columns that exist."""
-        return f"{self.columns(cols, segment)}[None, :] < {self.sizes.text(cols)}"
+        return self.within_columns(f"{self.columns(cols, segment)}[None, :]", self.sizes.text(cols))
+
+    def within_columns(self, columns: str, length: str) -> str:
+        """The mask of those columns that exist; a backend may know that all of a tile's do."""
+        return f"{columns} < {length}"
+
+    def within_rows(self, rows: str, length: str) -> str:
+        """And of rows."""
+        return f"{rows} < {length}"
 
     # -- values that do not depend on the column: computed once a tile
 
@@ -160,6 +172,21 @@ class SliceValues:
             load = f"{load}.to(tl.float32)"
         return ((self.outer.assign(f"{name}_rows", load), ATOM),)
 
+    def place_of(self, target: Value, cols: Dim) -> str:
+        """The name of the [BLOCK_M, 1] column of each row's target, -1 where there is none: 32 bits, to compare with
+        every column."""
+        text, n = self.outer.atom(target), self.sizes.text(cols)
+        key = (text, n)
+        if key not in self._targets:
+            inside = f"tl.where(({text} >= 0) & ({text} < {n}), {text}, -1)"
+            self._targets[key] = self.outer.assign("target_at", f"{inside}.to(tl.int32)")
+            self.hoisted[self._targets[key]] = None
+        return self._targets[key]
+
+    def at_column(self, cols: Dim, segment: int, target: str) -> str:
+        """The mask of the elements whose column is their row's target."""
+        return f"{self.columns(cols, segment)}[None, :] == {target}"
+
     # -- values of a slice
 
     def _adapt(self, value: Value, arg: Value, text: Text) -> Text:
@@ -187,7 +214,9 @@ class SliceValues:
             texts = []
             for s in range(self.geometry.segments_of(value.cols)):
                 cols = self.columns(value.cols, s)
-                texts.append((f"tl.load({vector} + {cols}, mask={cols} < {length}, other=0)[None, :]", ATOM))
+                mask = self.within_columns(cols, length)
+                at = self.along(vector, value.cols, s)
+                texts.append((f"tl.load({at}, mask={mask}, other=0)[None, :]", ATOM))
             return self._floats(value, tuple(texts))
         return self._floats(
             value, tuple((self._load(name, value.cols, s), ATOM) for s in range(self.geometry.segments_of(value.cols)))
@@ -195,12 +224,14 @@ class SliceValues:
 
     def _floats(self, value: Value, texts: Texts) -> Texts:
         """Loaded once, in fp32; integers stay integers."""
-        convert = ".to(tl.float32)" if value.kind == "float" else ""
         name = str(value.attrs["name"])
-        return tuple(
-            (self.inner.assign(f"{name}_tile" if value.rows is not None else f"{name}_cols", f"{text}{convert}"), ATOM)
-            for text, _ in texts
-        )
+        wanted = f"{name}_tile" if value.rows is not None else f"{name}_cols"
+        converted = (self.as_float(value, text) if value.kind == "float" else text for text, _ in texts)
+        return tuple((self.inner.assign(wanted, text), ATOM) for text in converted)
+
+    def as_float(self, value: Value, text: str) -> str:
+        """What was loaded of a parameter, in fp32."""
+        return f"{text}.to(tl.float32)"
 
     def _load(self, name: str, cols: Dim, segment: int) -> str:
         text = self.use(self.param_names[name])
@@ -364,16 +395,3 @@ def group_symbols(live: Mapping[str, Value]) -> frozenset[str]:
     """The symbols of the groups that a kernel's words name: their sizes are compiled in."""
     groups = [g for v in walk(live) if isinstance(g := v.attrs.get("group"), Dim)]
     return frozenset(s for g in groups for s in g.all_symbols)
-
-
-def mentions(text: str, name: str) -> bool:
-    """The identifier `name` occurs in `text`."""
-    return re.search(rf"\b{re.escape(name)}\b", text) is not None
-
-
-def narrow(text: str, dtype: str) -> str:
-    """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
-    top = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(dtype)
-    if top:
-        text = f"clamp({text}, {-top}, {top})"
-    return f"{text}.to({triton_dtype(dtype)})"

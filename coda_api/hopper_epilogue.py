@@ -3,6 +3,7 @@ memory, and with the explicit layouts that Gluon asks for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.expressions import LoweringError, Text, Texts
 from coda_synth.coda_api.groups import GROUPS, HALVES, grouped_columns
 from coda_synth.coda_api.program import Value, walk
-from coda_synth.coda_api.spelling import ATOM, SUM
+from coda_synth.coda_api.spelling import ATOM, COMPARE, SUM
 
 
 class HopperSlice(SliceValues):
@@ -21,15 +22,26 @@ class HopperSlice(SliceValues):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.layouts: set[str] = set()
+        self._places: dict[Fraction, str] = {}
 
     def columns(self, cols: Dim, segment: int = 0) -> str:
         key = (self.geometry.ratio(cols), segment)
         if key not in self._columns:
-            place = f"gl.arange(0, {self.width_text(cols)}, layout=gl.SliceLayout(0, {self.layout(cols)}))"
-            self._columns[key] = self.inner.assign(
-                "cols" if key[0] == 1 else "part_cols", f"{self.start(cols, segment)} + {place}"
-            )
+            name = "cols" if key[0] == 1 else "part_cols"
+            self._columns[key] = self.inner.assign(name, f"{self.start(cols, segment)} + {self._places_of(cols)}")
         return self._columns[key]
+
+    def _places_of(self, cols: Dim) -> str:
+        """The name of the [width] vector of columns counted from the slice's first."""
+        ratio = self.geometry.ratio(cols)
+        if ratio not in self._places:
+            place = f"gl.arange(0, {self.width_text(cols)}, layout=gl.SliceLayout(0, {self.layout(cols)}))"
+            self._places[ratio] = self.inner.assign("places" if ratio == 1 else "part_places", place)
+        return self._places[ratio]
+
+    def along(self, pointer: str, cols: Dim, segment: int) -> str:
+        """What is the same for all threads is added first, so that one address serves each and the rest is offsets."""
+        return f"{pointer} + {self.start(cols, segment)} + {self._places_of(cols)}"
 
     def layout(self, cols: Dim) -> str:
         """The name of the layout of values over `cols`: half and double tiles have what pairing gives them."""
@@ -84,6 +96,27 @@ class HopperSlice(SliceValues):
         """The first word whose groups have one of these columns each."""
         words = [v for v in walk(self.live) if v.word in GROUPS]
         return next((v for v in words if cols == (v.args[0] if v.word == "spread" else v).cols), None)
+
+    def at_column(self, cols: Dim, segment: int, target: str) -> str:
+        """Targets are counted from the slice's first column, once a row, not columns from the matrix's first."""
+        start = self.start(cols, segment)
+        return f"{self._places_of(cols)}[None, :] == {target} - {f'({start})' if '+' in start else start}"
+
+    def _word_eq(self, value: Value) -> Texts | None:
+        """A column's number that is a row's target, as a pick compares them: other columns than exist do not matter."""
+        place, target = value.args
+        if place.word != "index" or place.cols is None or target.rows is None or not self._hoistable(target):
+            return None
+        dim = self._dim(place)
+        at, _ = self.beside(dim, (self.place_of(target, dim), ATOM))
+        return tuple((self.at_column(dim, s, at), COMPARE) for s in range(self.geometry.segments_of(dim)))
+
+    def within_columns(self, columns: str, length: str) -> str:
+        """Where tiles are whole no mask is left: WHOLE_N is compiled in, as its kin is."""
+        return f"WHOLE_N | ({columns} < {length})"
+
+    def within_rows(self, rows: str, length: str) -> str:
+        return f"WHOLE_M | ({rows} < {length})"
 
     def rows(self) -> str:
         if not self._has_rows:
@@ -171,6 +204,10 @@ class HopperSlice(SliceValues):
         text = f"gl.convert_layout({self.inner.plain(narrow)}, {self._group_layout(value)})"
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
+    def as_float(self, value: Value, text: str) -> str:
+        bf16 = self.tensors.params[str(value.attrs["name"])].dtype == "bfloat16"
+        return f"unpacked({text})" if bf16 else super().as_float(value, text)
+
     def load_described(self, text: str, cols: Dim, segment: int) -> str:
         self.rings[text] = self.geometry.width(cols)
         self.used.pop(text, None)  # the slice reads the ring; the loader has the descriptor
@@ -179,24 +216,32 @@ class HopperSlice(SliceValues):
         return f"{text}_ring.index({at}).load({self.layout(cols)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What leaves through shared memory: the write into a slot, and the copy from there to memory, which waits for the
+    slice's fence. Both stand at the slice's end, so that a slot is waited for when all else is done."""
+
+    pointer: str
+    write: str
+    copy: str
+
+
 class HopperEpilogue(Epilogue):
     slice_type = HopperSlice
     slice: HopperSlice
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.staged: list[str] = []  # copies to memory, which wait for the slice's fence
+        self.staged: list[Staged] = []
         self.pairs: dict[str, str] = {}  # outputs that may be staged where a tile of their shape was read
 
     def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
         count = self.slice.geometry.segments_of(cols)
         at = f"out_slot * {count} + {segment}" if count > 1 else "out_slot"
-        if not self.staged:
-            self._write("tma.store_wait(PENDING)")
         self._pair(pointer, cols)
-        self._write(f"{pointer}_ring.index({at}).store({text})")
         place = f"[row, {self.slice.start(cols, segment)}]"
-        self.staged.append(f"tma_store({pointer}, {place}, {pointer}_ring.index({at}))")
+        slot = f"{pointer}_ring.index({at})"
+        self.staged.append(Staged(pointer, f"{slot}.store({text})", f"tma_store({pointer}, {place}, {slot})"))
 
     def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
         self._convert(state, cols, self.slice.layout(cols))

@@ -31,6 +31,7 @@ class HopperPlan(KernelEmitter):
     loads: dict[str, int]  # tiles that come through a ring: columns of a box
     stores: dict[str, int]  # outputs that leave through a ring of their own
     pairs: dict[str, str]  # outputs that are staged where a tile was read
+    borrowed: dict[str, str]  # outputs with one slot of their own that later take a tile's, whose store has ended
     in_slots: int
     out_slots: int
 
@@ -75,6 +76,28 @@ class HopperPlan(KernelEmitter):
             f" operands, at stages={s.stages}; fewer stages, a smaller tile or a narrower slice_n makes room"
         )
 
+    def _borrowed(self) -> dict[str, str]:
+        """Where there is room for one slot alone, the third slice and later ones need not wait for the second's stores:
+        a tile that was read and staged two slices before has left its slot, which stays the consumer's until the next
+        mainloop. All such outputs find one, or none borrows."""
+        found: dict[str, str] = {}
+        if self.out_slots > 1 or not self.pairs or self.in_slots != self.geometry.slices or self.in_slots < 3:
+            return found
+        for output in self.stores:
+            free = [t for t in self.loads if t not in found.values() and self._box(t) == self._box(output)]
+            if not free:
+                return {}
+            found[output] = free[0]
+        return found
+
+    def _box(self, text: str) -> tuple[int, int, str]:
+        """What a slot of this tile or output holds: segments, their columns, and the dtype."""
+        params = {self.slice.param_names[n]: info for n, info in self.tensors.params.items()}
+        info = params.get(text) or next(
+            i for n, i in self.tensors.outputs.items() if self.slice.output_names[n] == text
+        )
+        return self.geometry.segments_of(info.dims[1]), self.slice.blocks[text], info.dtype
+
     @property
     def _ahead(self) -> bool:
         """Whether all slices of a tile have slots, so that the warp that brings the operands never waits with them for
@@ -100,7 +123,7 @@ class HopperPlan(KernelEmitter):
 
     def _signature(self, names: list[str]) -> list[str]:
         constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
-        constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH"}
+        constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH", "WHOLE_M", "WHOLE_N"}
         constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST"}
         return [f"{n}: gl.constexpr" if n in constants else n for n in names]
 

@@ -144,6 +144,9 @@ class _Launcher:
         if p.kind == "size":
             assert p.dim is not None
             return self._size(c.call.dim(p.dim))
+        if p.kind == "whole":
+            assert p.dim is not None
+            return f"{self._size(c.call.dim(p.dim))} % {p.value} == 0"
         if p.kind == "tiles":
             return f"{self._tensor(c, p).name}.shape[0]"
         if p.kind == "tile_width":
@@ -219,6 +222,9 @@ def launch_record(c: UnitCall, stored: Mapping[Ref, Any], sizes: Mapping[str, in
 def _kernel_arg(c: UnitCall, p: UnitParam, stored: Mapping[Ref, Any], sizes: Mapping[str, int]) -> KernelArg:
     if p.kind in ("constexpr", "tile_width"):
         return KernelArg(p.name, "constexpr", p.value if p.kind == "constexpr" else _tensor(c, p, stored).tile)
+    if p.kind == "whole":
+        assert p.dim is not None and isinstance(p.value, int)
+        return KernelArg(p.name, "constexpr", c.call.dim(p.dim).size(sizes) % p.value == 0)
     if p.kind == "scalar":
         return KernelArg(p.name, "fp32")
     if p.kind in ("size", "tiles"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -53,12 +54,13 @@ class UnitParam:
     """One parameter of an emitted function.
 
     kind: "pointer", "descriptor" (block given), "scalar" (a float), "size" (an int, the length of `dim`), "constexpr"
-    (value given), "tiles" (the number of tiles of the partial `tensor`), "tile_width" (constexpr; columns of one of its
-    tiles). tensor: the unit's own name of the parameter or output that is passed.
+    (value given), "whole" (constexpr; whether the length of `dim` is a multiple of value), "tiles" (the number of tiles
+    of the partial `tensor`), "tile_width" (constexpr; columns of one of its tiles). tensor: the unit's own name of the
+    parameter or output that is passed.
     """
 
     name: str
-    kind: Literal["pointer", "descriptor", "scalar", "size", "constexpr", "tiles", "tile_width"]
+    kind: Literal["pointer", "descriptor", "scalar", "size", "constexpr", "whole", "tiles", "tile_width"]
     tensor: str = ""
     output: bool = False
     block: tuple[int, ...] = ()
@@ -144,3 +146,16 @@ def call_text(name: str, args: list[str], indent: str = "    ") -> str:
     text = f"{name}({', '.join(args)})"
     lines = [f"{name}(", *(f"{indent}    {line}" for line in folded(args)), f"{indent})"]
     return text if len(text) <= 108 else "\n".join(lines)
+
+
+def mentions(text: str, name: str) -> bool:
+    """The identifier `name` occurs in `text`."""
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
+def narrow(text: str, dtype: str) -> str:
+    """fp32 text rounded to a dtype; fp8 saturates, and NaN stays NaN."""
+    top = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}.get(dtype)
+    if top:
+        text = f"clamp({text}, {-top}, {top})"
+    return f"{text}.to({triton_dtype(dtype)})"

@@ -29,6 +29,7 @@ _ASM: dict[str, Callable[[Any], Any]] = {
     "rcp.approx": lambda x: np.float32(1) / x,
     "cos.approx": np.cos,
     "sin.approx": np.sin,
+    "mov.b32 $0, {0, $1}": lambda x: (x.astype(np.uint32) << 16).view(np.float32),  # bf16, which is held as its bits
 }
 _running: list[tuple[Block, Launch]] = []  # the block whose kernel is being run, and its launch
 
@@ -251,7 +252,7 @@ class _Words:
     def inline_asm_elementwise(self, asm: str, constraints: str, args: Sequence[Any], *more: Any, **how: Any) -> Any:
         of = next(f for name, f in _ASM.items() if asm.startswith(name))
         with np.errstate(all="ignore"):
-            return _tensor(of(args[0].handle.data), args[0].dtype)
+            return _tensor(of(args[0].handle.data), tl.float32)
 
     def reduce(self, value: Any, axis: int, combine: _Function) -> Any:
         """By halves: what the language reduces with a function of its own does not depend on the order."""

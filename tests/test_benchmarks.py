@@ -19,7 +19,7 @@ import torch
 from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import gap, h200, table
+from benchmarks import epilogue, gap, h200, table
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -243,3 +243,29 @@ def test_a_repeat_with_other_bits_is_found() -> None:
     restless = replace(made, module=_Restless(), generated=replace(made.generated, arguments=("a_y",)))
     assert differing(restless, 5) == (3, ["y"])
     assert small_sizes(task("linear_rope")) == {"T": 384, "D": 512, "HQ": 4, "HK": 2, "H": 64}
+
+
+def test_an_epilogue_lies_between_a_tiles_last_wgmma_and_the_jump_to_the_next_tile() -> None:
+    listing = """
+.L_x_1:
+        /*0000*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR16], RZ, !UPT ;
+.L_x_2:
+        /*0010*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR16], R24, gsb0 ;
+        /*0020*/              @P0  BRA `(.L_x_2) ;
+        /*0030*/                   IMAD.U32 R4, R5, 0x10000, RZ ;
+        /*0040*/             @!P1  FADD R3, R4, R24 ;
+.L_x_3:
+        /*0050*/                   STSM.16.M88.4 [R4], R16 ;
+        /*0060*/              @!P0 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+"""
+    found = epilogue.epilogue(listing)
+    assert found == ["BRA", "IMAD.U32", "FADD", "STSM.16.M88.4", "BRA"]
+    assert epilogue.classes(found) == {"wait": 2, "unpack": 1, "float": 1, "shared": 1}
+
+
+def test_what_a_residual_adds_to_an_epilogue() -> None:
+    """An addition and an unpacking for each element, and half a rounding: two elements are rounded at once."""
+    ((_, elements, count),) = epilogue.rows("linear_residual")
+    assert (count["float"], count["round"], count["spill"]) == (elements, elements / 2, 0)
+    assert elements <= count["unpack"] <= 1.1 * elements

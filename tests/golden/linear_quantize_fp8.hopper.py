@@ -185,13 +185,14 @@ def quantized_epilogue(
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 2 + step % 2
     scale = maximum_g(group_max_g(gl.abs(z), 128), 1e-12) / 448
-    tma.store_wait(1)
-    codes_out_ring.index(out_slot).store(clamp_g((z / gl.convert_layout(spread_g(scale, 128), layout)), -448.0, 448.0).to(gl.float8e4nv))
     group_layout_128_like = group_sum_g(z, 128)
     group_layout_128: gl.constexpr = group_layout_128_like.type.layout
     group_rows_128 = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, group_layout_128))
-    part_cols = col // 128 + gl.arange(0, 1, layout=gl.SliceLayout(0, group_layout_128))
+    part_places = gl.arange(0, 1, layout=gl.SliceLayout(0, group_layout_128))
+    part_cols = col // 128 + part_places
     gl.store(scale_out + group_rows_128.to(gl.int64)[:, None] * (N // 128) + part_cols[None, :], scale.to(gl.float32), mask=(group_rows_128[:, None] < M) & (part_cols[None, :] < (N // 128)))
+    tma.store_wait(1)
+    codes_out_ring.index(out_slot).store(clamp_g((z / gl.convert_layout(spread_g(scale, 128), layout)), -448.0, 448.0).to(gl.float8e4nv))
     fence_async_shared()
     tma_store(codes_out, [row, col], codes_out_ring.index(out_slot))
 

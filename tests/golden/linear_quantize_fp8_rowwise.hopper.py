@@ -186,13 +186,14 @@ def reduce_max_g(x, AXIS: gl.constexpr):
 
 
 @gluon.jit
-def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: gl.constexpr):
+def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    amax_max = maximum_g(amax_max, reduce_max_g(gl.where(WHOLE_N | (cols[None, :] < N), gl.abs(z), float("-inf")), 1))
     tma.store_wait(1)
     z_out_ring.index(out_slot).store(z.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    amax_max = maximum_g(amax_max, reduce_max_g(gl.where(cols[None, :] < N, gl.abs(z), float("-inf")), 1))
     fence_async_shared()
     tma_store(z_out, [row, col], z_out_ring.index(out_slot))
     return amax_max
@@ -221,6 +222,7 @@ def project_loader(
 def project_consumer(
     x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -254,10 +256,10 @@ def project_consumer(
         acc_0_to_128, acc_128_to_256 = halves_g(acc)
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
-        amax_max = project_epilogue(acc_0, amax_max, slice_step, z_out_ring, row, col, z_out, N, 64)
-        amax_max = project_epilogue(acc_64, amax_max, slice_step + 1, z_out_ring, row, col + 64, z_out, N, 64)
-        amax_max = project_epilogue(acc_128, amax_max, slice_step + 2, z_out_ring, row, col + 128, z_out, N, 64)
-        amax_max = project_epilogue(acc_192, amax_max, slice_step + 3, z_out_ring, row, col + 192, z_out, N, 64)
+        amax_max = project_epilogue(acc_0, amax_max, slice_step, z_out_ring, row, col, z_out, N, 64, WHOLE_N)
+        amax_max = project_epilogue(acc_64, amax_max, slice_step + 1, z_out_ring, row, col + 64, z_out, N, 64, WHOLE_N)
+        amax_max = project_epilogue(acc_128, amax_max, slice_step + 2, z_out_ring, row, col + 128, z_out, N, 64, WHOLE_N)
+        amax_max = project_epilogue(acc_192, amax_max, slice_step + 3, z_out_ring, row, col + 192, z_out, N, 64, WHOLE_N)
         slice_step += 4
         gl.store(amax_out + tile_n * M + rows, amax_max, mask=rows < M)
     tma.store_wait(0)
@@ -266,7 +268,7 @@ def project_consumer(
 @gluon.jit
 def project(
     x, w, z_out, amax_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -278,7 +280,7 @@ def project(
         mbarrier.init(empty.index(i), count=1)
     gl.warp_specialize(
         [
-            (project_consumer, (x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (project_consumer, (x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (project_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -336,7 +338,7 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         _launched(
             project, _programs(x.device, T, 128, N, 256), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), _described_g(a_z, [128, 64], "bfloat16"), a_amax, T, N, D, 128,
-            256, 64, 8, 3, 8, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, N % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(

@@ -140,11 +140,17 @@ def tile_order_g(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
 
 
 @gluon.jit
-def project_epilogue(z, step, x_ring, loaded, freed, WHICH: gl.constexpr, row, col, out_out):
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def project_epilogue(z, step, x_ring, loaded, freed, INDEX: gl.constexpr, WHICH: gl.constexpr, row, col, out_out):
     layout: gl.constexpr = z.type.layout
-    slot = WHICH * 1 + step % 1
+    slot = WHICH * 1 + INDEX
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
-    x_tile = x_ring.index(slot).load(layout).to(gl.float32)
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
     out = z + x_tile
     x_ring.index(slot).store(out.to(gl.bfloat16))
     fence_async_shared()
@@ -213,7 +219,7 @@ def project_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        project_epilogue(acc, slice_step, x_ring, loaded, freed, WHICH, row, col, out_out)
+        project_epilogue(acc, slice_step, x_ring, loaded, freed, 0, WHICH, row, col, out_out)
         slice_step += 1
     tma.store_wait(0)
 

@@ -204,9 +204,21 @@ def interleave_g(a, b):
 
 
 @gluon.jit
+def flushed_exp_g(x):
+    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
+    return gl.exp2(x * 1.4426950408889634)
+
+
+@gluon.jit
 def sigmoid_g(x):
-    y = 1.0 + gl.exp(-x)
+    y = 1.0 + flushed_exp_g(x * -1.0)  # -x would be a subtraction of its own
     return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -257,28 +269,30 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 @gluon.jit
 def norm_epilogue(
     z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out, gamma,
-    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
+    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
     slot = step % 1
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
     out_slot = step % 1
-    dres_tile = dres_ring.index(slot).load(layout).to(gl.float32)
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
-    x_tile = x_ring.index(slot).load(layout).to(gl.float32)
+    dres_tile = unpacked_g(dres_ring.index(slot).load(layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    mbarrier.arrive(freed.index(slot), count=1)
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
+    y = xhat * gamma_cols
+    rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+    gl.store(dgamma_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
     tma.store_wait(0)
     dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
-    y = xhat * gamma_cols
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
-    rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(dgamma_out + row // BLOCK_M * N + cols, gl.sum(gl.where(rows[:, None] < M, z * xhat, 0.0), 0), mask=cols < N)
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
 
 
 @gluon.jit
@@ -337,7 +351,7 @@ def norm_fetcher(
 def norm_consumer(
     dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s,
     dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -374,19 +388,19 @@ def norm_consumer(
         acc_128, acc_192 = halves_g(acc_128_to_256)
         norm_epilogue(
                 acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out,
-                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
                 acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
             )
         slice_step += 4
     tma.store_wait(0)
@@ -396,7 +410,8 @@ def norm_consumer(
 def norm(
     dz, w, x, gamma, r, s, dres, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -420,7 +435,7 @@ def norm(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (norm_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (norm_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
@@ -547,7 +562,7 @@ def weights(
 @gluon.jit
 def gated_epilogue(
     z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N,
-    SLICE: gl.constexpr,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
     slot = step % 2
@@ -555,7 +570,8 @@ def gated_epilogue(
     out_slot = step % 2
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
-    z_tile = z_ring.index(slot).load(double_layout).to(gl.float32)
+    z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
+    mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
     v_2 = gl.convert_layout(even, layout)
@@ -564,16 +580,16 @@ def gated_epilogue(
     v_3 = z_2 * v * (t + a * (1 - t))
     v_4 = z_2 * a
     dz = gl.convert_layout(interleave_g(v_3, v_4), double_layout)
+    act = a * v
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
     tma.store_wait(2)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
-    act = a * v
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, v_2 * v_3 + v * v_4, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col * 2], dz_out_ring.index(out_slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
-    mbarrier.arrive(freed.index(slot), count=1)
     return zdz_sum
 
 
@@ -644,7 +660,7 @@ def gated_fetcher(
 def gated_consumer(
     e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M,
     N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -688,34 +704,35 @@ def gated_consumer(
         acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = gated_epilogue(
                 acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N, 32,
+                WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_32, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 32, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_64, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 64, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_96, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 96, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_128, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 128, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_160, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 160, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_192, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 192, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
                 acc_224, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 224, dz_out,
-                act_out, N, 32,
+                act_out, N, 32, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -726,7 +743,7 @@ def gated_consumer(
 def gated(
     e, w, z, dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
@@ -749,7 +766,7 @@ def gated(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gated_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (gated_fetcher, (z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
@@ -941,7 +958,7 @@ def launch(
             _described_g(w_qkv, [64, 256], "bfloat16"), _described_g(x2, [128, 64], "bfloat16"), gamma2, r2, s2_s,
             _described_g(dx2, [128, 64], "bfloat16"), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, False, False,
-            num_warps=8, num_stages=3, launch_pdl=True,
+            T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -955,7 +972,7 @@ def launch(
             gated, _programs(b1_dx.device, T, 128, F, 256), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(w2, [64, 256], "bfloat16"), _described_g(z1, [128, 64], "bfloat16"),
             _described_g(b2_dz, [128, 64], "bfloat16"), _described_g(b2_act, [128, 32], "bfloat16"), b2_zdz, T, F, D,
-            128, 256, 64, 8, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
+            128, 256, 64, 8, 3, 8, False, False, True, F % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
@@ -970,7 +987,7 @@ def launch(
             _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
             _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
             _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, False,
-            False, num_warps=8, num_stages=3, launch_pdl=True,
+            False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -162,8 +162,14 @@ def interleave_g(a, b):
 
 
 @gluon.jit
+def flushed_exp_g(x):
+    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
+    return gl.exp2(x * 1.4426950408889634)
+
+
+@gluon.jit
 def sigmoid_g(x):
-    y = 1.0 + gl.exp(-x)
+    y = 1.0 + flushed_exp_g(x * -1.0)  # -x would be a subtraction of its own
     return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], gl.float32, is_pure=True, pack=1)
 
 
@@ -189,25 +195,34 @@ def rotation_g(position, f_hi, f_lo):
 
 
 @gluon.jit
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def residual_epilogue(
-    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, SLICE: gl.constexpr,
+    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, x_out, h_out, gamma, N,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 4
+    slot = INDEX
     mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = step % 1
-    x_tile = x_ring.index(slot).load(layout).to(gl.float32)
+    out_slot = 0 if INDEX < 2 else slot - 2
+    x_or_h_out_ring = h_out_ring if INDEX < 2 else x_ring
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
     h = z + x_tile
-    tma.store_wait(0)
-    x_ring.index(slot).store(h.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
-    h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
-    ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
+    ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
+    tma.store_wait(1 if INDEX == 1 else 2)
+    x_or_h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
+    x_ring.index(slot).store(h.to(gl.bfloat16))
     fence_async_shared()
+    tma_store(h_out, [row, col], x_or_h_out_ring.index(out_slot))
     tma_store(x_out, [row, col], x_ring.index(slot))
-    tma_store(h_out, [row, col], h_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -252,7 +267,7 @@ def residual_loader(
 def residual_consumer(
     y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -291,18 +306,20 @@ def residual_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         ssq_sum = residual_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, row, col, x_out, h_out, gamma, N, 64,
+                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, 0, row, col, x_out, h_out, gamma, N, 64,
+                WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, row, col + 64, x_out, h_out, gamma, N, 64,
+                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, 1, row, col + 64, x_out, h_out, gamma, N,
+                64, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, row, col + 128, x_out, h_out, gamma, N,
-                64,
+                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, 2, row, col + 128, x_out, h_out, gamma, N,
+                64, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, row, col + 192, x_out, h_out, gamma, N,
-                64,
+                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, 3, row, col + 192, x_out, h_out, gamma, N,
+                64, WHOLE_N,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -313,7 +330,7 @@ def residual_consumer(
 def residual(
     y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -335,7 +352,7 @@ def residual(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (residual_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -364,12 +381,12 @@ def gate_up_epilogue(z, step, z_out_ring, act_out_ring, WHICH: gl.constexpr, row
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
     z_2 = z * r_rows
-    tma.store_wait(0)
-    z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     even, odd = pairs_g(z_2)
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
+    tma.store_wait(0)
+    z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
     tma_store(z_out, [row, col], z_out_ring.index(out_slot))
@@ -475,7 +492,9 @@ def gate_up(
 
 
 @gluon.jit
-def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N):
+def rotary_epilogue(
+    z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 1 + step % 1
     z_2 = z * r_rows
@@ -483,9 +502,10 @@ def rotary_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, 
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     v = gl.convert_layout(even, half_layout)
-    part_cols = col // 2 + gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
-    hi_cols = gl.load(hi + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
-    lo_cols = gl.load(lo + part_cols, mask=part_cols < (N // 2), other=0)[None, :].to(gl.float32)
+    part_places = gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
+    part_cols = col // 2 + part_places
+    hi_cols = gl.load(hi + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
+    lo_cols = gl.load(lo + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
     cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
     v_2 = gl.convert_layout(odd, half_layout)
     y = gl.convert_layout(interleave_g(v * cos - v_2 * sin, v_2 * cos + v * sin), layout)
@@ -518,7 +538,7 @@ def rotary_loader(
 def rotary_consumer(
     WHICH: gl.constexpr, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -549,7 +569,7 @@ def rotary_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        rotary_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N)
+        rotary_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N)
         slice_step += 1
     tma.store_wait(0)
 
@@ -558,7 +578,7 @@ def rotary_consumer(
 def rotary(
     h, w, r, pos, hi, lo, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
-    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -577,8 +597,8 @@ def rotary(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (rotary_consumer, (1, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (rotary_consumer, (0, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (rotary_consumer, (1, turn, h_stages, w_stages, full, empty, y_out_ring, r, pos, hi, lo, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (rotary_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [4, 1],
@@ -643,7 +663,7 @@ def launch(
             residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
-            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
@@ -656,13 +676,13 @@ def launch(
             residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
             _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
             _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
-            256, 64, 8, 3, 8, True, False, False, num_warps=8, num_stages=3, launch_pdl=True,
+            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
             _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,
-            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False, num_warps=4,
-            num_stages=5, launch_pdl=True,
+            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False,
+            Q % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

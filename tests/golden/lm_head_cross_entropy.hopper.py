@@ -152,20 +152,29 @@ def halves_g(x):
 
 
 @gluon.jit
+def flushed_exp_g(x):
+    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
+    return gl.exp2(x * 1.4426950408889634)
+
+
+@gluon.jit
 def merge_logsumexp_g(top, weight, x, live):
     """Takes the columns of x into a running (maximum, sum of exp(x - maximum)) a row; an empty row keeps -inf."""
     x = gl.where(live, x, float("-inf"))
     new = gl.maximum(top, gl.max(x, 1))
     base = gl.where(new == float("-inf"), 0.0, new)
-    return new, weight * gl.exp(top - base) + gl.sum(gl.exp(x - base[:, None]), 1)
+    return new, weight * flushed_exp_g(top - base) + gl.sum(flushed_exp_g(x - base[:, None]), 1)
 
 
 @gluon.jit
-def head_epilogue(z, lse_max, lse_sum, chosen_picked, step, row, col, target_rows, N, SLICE: gl.constexpr):
+def head_epilogue(
+    z, lse_max, lse_sum, chosen_picked, step, row, col, target_at, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, cols[None, :] < N)
-    chosen_picked = chosen_picked + gl.sum(gl.where((cols[None, :] == target_rows) & (cols[None, :] < N), z, 0.0), 1)
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    lse_max, lse_sum = merge_logsumexp_g(lse_max, lse_sum, z, WHOLE_N | (cols[None, :] < N))
+    chosen_picked = chosen_picked + gl.sum(gl.where(places[None, :] == target_at - col, z, 0.0), 1)
     return lse_max, lse_sum, chosen_picked
 
 
@@ -192,6 +201,7 @@ def head_loader(
 def head_consumer(
     h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -209,6 +219,7 @@ def head_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         target_rows = gl.load(target + rows, mask=rows < M, other=0)[:, None]
+        target_at = gl.where((target_rows >= 0) & (target_rows < N), target_rows, -1).to(gl.int32)
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -228,10 +239,16 @@ def head_consumer(
         acc_0_to_128, acc_128_to_256 = halves_g(acc)
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, slice_step, row, col, target_rows, N, 64)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, row, col + 64, target_rows, N, 64)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_128, lse_max, lse_sum, chosen_picked, slice_step + 2, row, col + 128, target_rows, N, 64)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_192, lse_max, lse_sum, chosen_picked, slice_step + 3, row, col + 192, target_rows, N, 64)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, slice_step, row, col, target_at, N, 64, WHOLE_N)
+        lse_max, lse_sum, chosen_picked = head_epilogue(
+                acc_64, lse_max, lse_sum, chosen_picked, slice_step + 1, row, col + 64, target_at, N, 64, WHOLE_N,
+            )
+        lse_max, lse_sum, chosen_picked = head_epilogue(
+                acc_128, lse_max, lse_sum, chosen_picked, slice_step + 2, row, col + 128, target_at, N, 64, WHOLE_N,
+            )
+        lse_max, lse_sum, chosen_picked = head_epilogue(
+                acc_192, lse_max, lse_sum, chosen_picked, slice_step + 3, row, col + 192, target_at, N, 64, WHOLE_N,
+            )
         slice_step += 4
         gl.store(lse_out + tile_n * M + rows, lse_max + gl.log(lse_sum), mask=rows < M)
         owner = gl.max(gl.where((target_rows >= 0) & (target_rows < N), target_rows, 0) // 256, 1) == tile_n
@@ -241,7 +258,7 @@ def head_consumer(
 @gluon.jit
 def head(
     h, w, target, lse_out, chosen_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -252,7 +269,7 @@ def head(
         mbarrier.init(empty.index(i), count=1)
     gl.warp_specialize(
         [
-            (head_consumer, (h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (head_consumer, (h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (head_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -322,7 +339,7 @@ def launch(h, w, target, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
         _launched(
             head, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), target, a_lse, a_chosen, T, V, D, 128, 256, 64, 8, 3, 8,
-            num_warps=8, num_stages=3,
+            V % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(
             per_token, (-(-T // 32),), a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32,

@@ -153,37 +153,9 @@ def gradient(
         lse_rows = tl.load(lse + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
         r = tl.where(target_rows == -100, float("inf"), lse_rows)
         zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
-        acc_0_to_32, acc_32_to_64 = halves(acc_0_to_64)
-        acc_0, acc_16 = halves(acc_0_to_32)
-        acc_32, acc_48 = halves(acc_32_to_64)
-        acc_64_to_96, acc_96_to_128 = halves(acc_64_to_128)
-        acc_64, acc_80 = halves(acc_64_to_96)
-        acc_96, acc_112 = halves(acc_96_to_128)
-        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
-        acc_128_to_160, acc_160_to_192 = halves(acc_128_to_192)
-        acc_128, acc_144 = halves(acc_128_to_160)
-        acc_160, acc_176 = halves(acc_160_to_192)
-        acc_192_to_224, acc_224_to_256 = halves(acc_192_to_256)
-        acc_192, acc_208 = halves(acc_192_to_224)
-        acc_224, acc_240 = halves(acc_224_to_256)
-        zdz_sum = gradient_epilogue(acc_0, zdz_sum, row, col, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_16, zdz_sum, row, col + 16, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_32, zdz_sum, row, col + 32, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_48, zdz_sum, row, col + 48, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_64, zdz_sum, row, col + 64, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_80, zdz_sum, row, col + 80, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_96, zdz_sum, row, col + 96, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_112, zdz_sum, row, col + 112, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_128, zdz_sum, row, col + 128, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_144, zdz_sum, row, col + 144, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_160, zdz_sum, row, col + 160, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_176, zdz_sum, row, col + 176, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_192, zdz_sum, row, col + 192, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_208, zdz_sum, row, col + 208, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_224, zdz_sum, row, col + 224, target_rows, r, dz_out, N, 16)
-        zdz_sum = gradient_epilogue(acc_240, zdz_sum, row, col + 240, target_rows, r, dz_out, N, 16)
+        acc_0, acc_128 = halves(acc)
+        zdz_sum = gradient_epilogue(acc_0, zdz_sum, row, col, target_rows, r, dz_out, N, 128)
+        zdz_sum = gradient_epilogue(acc_128, zdz_sum, row, col + 128, target_rows, r, dz_out, N, 128)
         tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -266,7 +238,7 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     _keep(key, [
         _launched(
             gradient, _programs(h.device, T, 128, V, 256), _described(h, [128, 64]), _described(w, [256, 64]), lse,
-            target, _described(a_dz, [128, 16]), a_zdz, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
+            target, _described(a_dz, [128, 128]), a_zdz, T, V, D, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(

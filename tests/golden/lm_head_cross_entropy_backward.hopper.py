@@ -149,15 +149,18 @@ def halves_g(x):
 
 
 @gluon.jit
-def gradient_epilogue(z, zdz_sum, step, dz_out_ring, row, col, target_rows, r, dz_out, N, SLICE: gl.constexpr):
+def gradient_epilogue(
+    z, zdz_sum, step, dz_out_ring, row, col, target_at, r, dz_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
     out_slot = step % 2
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     p = gl.exp(z - r)
-    dz = gl.where(cols[None, :] == target_rows, p - 1, p)
+    dz = gl.where(places[None, :] == target_at - col, p - 1, p)
+    cols = col + places
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), z * dz, 0.0), 1)
     tma.store_wait(1)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
-    zdz_sum = zdz_sum + gl.sum(gl.where(cols[None, :] < N, z * dz, 0.0), 1)
     fence_async_shared()
     tma_store(dz_out, [row, col], dz_out_ring.index(out_slot))
     return zdz_sum
@@ -186,26 +189,15 @@ def gradient_loader(
 def gradient_consumer(
     h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
     zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero_0_to_128)
-    zero_0_to_32, zero_32_to_64 = halves_g(zero_0_to_64)
-    zero_0, zero_16 = halves_g(zero_0_to_32)
-    zero_32, zero_48 = halves_g(zero_32_to_64)
-    zero_64_to_96, zero_96_to_128 = halves_g(zero_64_to_128)
-    zero_64, zero_80 = halves_g(zero_64_to_96)
-    zero_96, zero_112 = halves_g(zero_96_to_128)
-    zero_128_to_192, zero_192_to_256 = halves_g(zero_128_to_256)
-    zero_128_to_160, zero_160_to_192 = halves_g(zero_128_to_192)
-    zero_128, zero_144 = halves_g(zero_128_to_160)
-    zero_160, zero_176 = halves_g(zero_160_to_192)
-    zero_192_to_224, zero_224_to_256 = halves_g(zero_192_to_256)
-    zero_192, zero_208 = halves_g(zero_192_to_224)
-    zero_224, zero_240 = halves_g(zero_224_to_256)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = 0, 0
@@ -215,6 +207,7 @@ def gradient_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         target_rows = gl.load(target + rows, mask=rows < M, other=0)[:, None]
+        target_at = gl.where((target_rows >= 0) & (target_rows < N), target_rows, -1).to(gl.int32)
         lse_rows = gl.load(lse + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         r = gl.where(target_rows == -100, float("inf"), lse_rows)
         stage = step % STAGES
@@ -232,67 +225,19 @@ def gradient_consumer(
         step += steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
         acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0_to_64, acc_64_to_128 = halves_g(acc_0_to_128)
-        acc_0_to_32, acc_32_to_64 = halves_g(acc_0_to_64)
-        acc_0, acc_16 = halves_g(acc_0_to_32)
-        acc_32, acc_48 = halves_g(acc_32_to_64)
-        acc_64_to_96, acc_96_to_128 = halves_g(acc_64_to_128)
-        acc_64, acc_80 = halves_g(acc_64_to_96)
-        acc_96, acc_112 = halves_g(acc_96_to_128)
-        acc_128_to_192, acc_192_to_256 = halves_g(acc_128_to_256)
-        acc_128_to_160, acc_160_to_192 = halves_g(acc_128_to_192)
-        acc_128, acc_144 = halves_g(acc_128_to_160)
-        acc_160, acc_176 = halves_g(acc_160_to_192)
-        acc_192_to_224, acc_224_to_256 = halves_g(acc_192_to_256)
-        acc_192, acc_208 = halves_g(acc_192_to_224)
-        acc_224, acc_240 = halves_g(acc_224_to_256)
-        zdz_sum = gradient_epilogue(acc_0, zdz_sum, slice_step, dz_out_ring, row, col, target_rows, r, dz_out, N, 16)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        zdz_sum = gradient_epilogue(acc_0, zdz_sum, slice_step, dz_out_ring, row, col, target_at, r, dz_out, N, 64, WHOLE_N)
         zdz_sum = gradient_epilogue(
-                acc_16, zdz_sum, slice_step + 1, dz_out_ring, row, col + 16, target_rows, r, dz_out, N, 16,
+                acc_64, zdz_sum, slice_step + 1, dz_out_ring, row, col + 64, target_at, r, dz_out, N, 64, WHOLE_N,
             )
         zdz_sum = gradient_epilogue(
-                acc_32, zdz_sum, slice_step + 2, dz_out_ring, row, col + 32, target_rows, r, dz_out, N, 16,
+                acc_128, zdz_sum, slice_step + 2, dz_out_ring, row, col + 128, target_at, r, dz_out, N, 64, WHOLE_N,
             )
         zdz_sum = gradient_epilogue(
-                acc_48, zdz_sum, slice_step + 3, dz_out_ring, row, col + 48, target_rows, r, dz_out, N, 16,
+                acc_192, zdz_sum, slice_step + 3, dz_out_ring, row, col + 192, target_at, r, dz_out, N, 64, WHOLE_N,
             )
-        zdz_sum = gradient_epilogue(
-                acc_64, zdz_sum, slice_step + 4, dz_out_ring, row, col + 64, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_80, zdz_sum, slice_step + 5, dz_out_ring, row, col + 80, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_96, zdz_sum, slice_step + 6, dz_out_ring, row, col + 96, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_112, zdz_sum, slice_step + 7, dz_out_ring, row, col + 112, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_128, zdz_sum, slice_step + 8, dz_out_ring, row, col + 128, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_144, zdz_sum, slice_step + 9, dz_out_ring, row, col + 144, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_160, zdz_sum, slice_step + 10, dz_out_ring, row, col + 160, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_176, zdz_sum, slice_step + 11, dz_out_ring, row, col + 176, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_192, zdz_sum, slice_step + 12, dz_out_ring, row, col + 192, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_208, zdz_sum, slice_step + 13, dz_out_ring, row, col + 208, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_224, zdz_sum, slice_step + 14, dz_out_ring, row, col + 224, target_rows, r, dz_out, N, 16,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_240, zdz_sum, slice_step + 15, dz_out_ring, row, col + 240, target_rows, r, dz_out, N, 16,
-            )
-        slice_step += 16
+        slice_step += 4
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
     tma.store_wait(0)
 
@@ -301,11 +246,11 @@ def gradient_consumer(
 def gradient(
     h, w, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 16], dz_out.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 64], dz_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -317,7 +262,7 @@ def gradient(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gradient_consumer, (h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (gradient_consumer, (h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gradient_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -562,8 +507,8 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
     _keep(key, [
         _launched(
             gradient, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
-            _described_g(w, [256, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 16], "bfloat16"), a_zdz, T,
-            V, D, 128, 256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
+            _described_g(w, [256, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 64], "bfloat16"), a_zdz, T,
+            V, D, 128, 256, 64, 8, 3, 8, False, False, False, V % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(

@@ -135,14 +135,14 @@ def merge_logsumexp(top, weight, x, live):
 
 @triton.jit
 def head_epilogue(
-    z, lse_max, lse_sum, chosen_picked, row, col, target_rows, logits_out, M, N, BLOCK_M: tl.constexpr,
+    z, lse_max, lse_sum, chosen_picked, row, col, target_at, logits_out, M, N, BLOCK_M: tl.constexpr,
     SLICE: tl.constexpr,
 ):
     rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
     tl.store(logits_out + rows.to(tl.int64)[:, None] * N + cols[None, :], z.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
     lse_max, lse_sum = merge_logsumexp(lse_max, lse_sum, z, cols[None, :] < N)
-    chosen_picked = chosen_picked + tl.sum(tl.where((cols[None, :] == target_rows) & (cols[None, :] < N), z, 0.0), 1)
+    chosen_picked = chosen_picked + tl.sum(tl.where(cols[None, :] == target_at, z, 0.0), 1)
     return lse_max, lse_sum, chosen_picked
 
 
@@ -165,13 +165,14 @@ def head(
             acc = tl.dot(left, right, acc)
         rows = row + tl.arange(0, BLOCK_M)
         target_rows = tl.load(target + rows, mask=rows < M, other=0)[:, None]
+        target_at = tl.where((target_rows >= 0) & (target_rows < N), target_rows, -1).to(tl.int32)
         lse_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         lse_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
         chosen_picked = tl.full((BLOCK_M,), 0.0, tl.float32)
         acc_0, acc_128 = halves(acc)
-        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, row, col, target_rows, logits_out, M, N, BLOCK_M, 128)
+        lse_max, lse_sum, chosen_picked = head_epilogue(acc_0, lse_max, lse_sum, chosen_picked, row, col, target_at, logits_out, M, N, BLOCK_M, 128)
         lse_max, lse_sum, chosen_picked = head_epilogue(
-                acc_128, lse_max, lse_sum, chosen_picked, row, col + 128, target_rows, logits_out, M, N, BLOCK_M, 128,
+                acc_128, lse_max, lse_sum, chosen_picked, row, col + 128, target_at, logits_out, M, N, BLOCK_M, 128,
             )
         tl.store(lse_out + tile_n * M + rows, lse_max + tl.log(lse_sum), mask=rows < M)
         owner = tl.max(tl.where((target_rows >= 0) & (target_rows < N), target_rows, 0) // 256, 1) == tile_n

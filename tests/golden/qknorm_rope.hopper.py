@@ -172,13 +172,15 @@ def normed_rotary_epilogue(
     out_slot = WHICH * 1 + step % 1
     v = gl.sum(z_low * z_low, 1)[:, None] + gl.sum(z_high * z_high, 1)[:, None]
     r = gl.rsqrt(v / H + eps)
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
     gamma_cols = gl.load(gamma + cols % H)[None, :].to(gl.float32)
-    cols_2 = col + 64 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols_2 = col + 64 + places
     gamma_cols_2 = gl.load(gamma + cols_2 % H)[None, :].to(gl.float32)
     n_low = z_low * (r + gl.zeros_like(z_low)) * gamma_cols
     n_high = z_high * (r + gl.zeros_like(z_high)) * gamma_cols_2
-    part_cols = col // 128 * 64 + col % 128 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    part_places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    part_cols = col // 128 * 64 + col % 128 + part_places
     f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
     f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)

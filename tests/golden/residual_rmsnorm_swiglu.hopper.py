@@ -154,8 +154,14 @@ def pairs_g(x):
 
 
 @gluon.jit
+def flushed_exp_g(x):
+    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
+    return gl.exp2(x * 1.4426950408889634)
+
+
+@gluon.jit
 def sigmoid_g(x):
-    y = 1.0 + gl.exp(-x)
+    y = 1.0 + flushed_exp_g(x * -1.0)  # -x would be a subtraction of its own
     return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [y], gl.float32, is_pure=True, pack=1)
 
 
@@ -165,25 +171,34 @@ def silu_g(x):
 
 
 @gluon.jit
+def unpacked_g(x):
+    """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
+    return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def out_proj_epilogue(
-    z, ssq_sum, step, x_ring, hg_out_ring, loaded, freed, row, col, x_out, hg_out, gamma, N, SLICE: gl.constexpr,
+    z, ssq_sum, step, x_ring, hg_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, x_out, hg_out, gamma, N,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 4
+    slot = INDEX
     mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = step % 1
-    x_tile = x_ring.index(slot).load(layout).to(gl.float32)
+    out_slot = 0 if INDEX < 2 else slot - 2
+    x_or_hg_out_ring = hg_out_ring if INDEX < 2 else x_ring
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
     h = z + x_tile
-    tma.store_wait(0)
-    x_ring.index(slot).store(h.to(gl.bfloat16))
-    cols = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    gamma_cols = gl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(gl.float32)
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     hg = h * gamma_cols
-    hg_out_ring.index(out_slot).store(hg.to(gl.bfloat16))
-    ssq_sum = ssq_sum + gl.sum(gl.where(cols[None, :] < N, h * h, 0.0), 1)
+    ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
+    tma.store_wait(1 if INDEX == 1 else 2)
+    x_or_hg_out_ring.index(out_slot).store(hg.to(gl.bfloat16))
+    x_ring.index(slot).store(h.to(gl.bfloat16))
     fence_async_shared()
+    tma_store(hg_out, [row, col], x_or_hg_out_ring.index(out_slot))
     tma_store(x_out, [row, col], x_ring.index(slot))
-    tma_store(hg_out, [row, col], hg_out_ring.index(out_slot))
     return ssq_sum
 
 
@@ -228,7 +243,7 @@ def out_proj_loader(
 def out_proj_consumer(
     y_stages, w_stages, full, empty, x_ring, hg_out_ring, loaded, freed, gamma, x_out, hg_out, ssq_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -267,19 +282,20 @@ def out_proj_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         ssq_sum = out_proj_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, hg_out_ring, loaded, freed, row, col, x_out, hg_out, gamma, N, 64,
+                acc_0, ssq_sum, slice_step, x_ring, hg_out_ring, loaded, freed, 0, row, col, x_out, hg_out, gamma, N, 64,
+                WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, hg_out_ring, loaded, freed, row, col + 64, x_out, hg_out, gamma, N,
-                64,
+                acc_64, ssq_sum, slice_step + 1, x_ring, hg_out_ring, loaded, freed, 1, row, col + 64, x_out, hg_out, gamma, N,
+                64, WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, hg_out_ring, loaded, freed, row, col + 128, x_out, hg_out, gamma, N,
-                64,
+                acc_128, ssq_sum, slice_step + 2, x_ring, hg_out_ring, loaded, freed, 2, row, col + 128, x_out, hg_out, gamma,
+                N, 64, WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, hg_out_ring, loaded, freed, row, col + 192, x_out, hg_out, gamma, N,
-                64,
+                acc_192, ssq_sum, slice_step + 3, x_ring, hg_out_ring, loaded, freed, 3, row, col + 192, x_out, hg_out, gamma,
+                N, 64, WHOLE_N,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -290,7 +306,7 @@ def out_proj_consumer(
 def out_proj(
     y, w, x, gamma, x_out, hg_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -312,7 +328,7 @@ def out_proj(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, hg_out_ring, loaded, freed, gamma, x_out, hg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, hg_out_ring, loaded, freed, gamma, x_out, hg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (out_proj_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],
@@ -468,7 +484,7 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_hg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, False, False, False, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(

@@ -234,7 +234,8 @@ def rotary_epilogue(
 ):
     layout: gl.constexpr = z_low.type.layout
     out_slot = WHICH * 1 + step % 1
-    part_cols = col // 128 * 64 + col % 128 + gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    part_places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    part_cols = col // 128 * 64 + col % 128 + part_places
     f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
     f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
