@@ -124,10 +124,10 @@ def main() -> int:
             print(f"{name:34s} failed: {error}", flush=True)
         if device == "cuda":
             torch.cuda.empty_cache()
+        if options.json:  # after each task, so that an end in between loses nothing
+            head = {"machine": machine(device), "peers": versions}
+            options.json.write_text(json.dumps({**head, "rows": rows, "failed": missing}, indent=1) + "\n")
     print("\n".join(summaries(rows)))
-    if options.json:
-        head = {"machine": machine(device), "peers": versions}
-        options.json.write_text(json.dumps({**head, "rows": rows, "failed": missing}, indent=1) + "\n")
     return int(bool(missing))
 
 
