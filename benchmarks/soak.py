@@ -55,7 +55,7 @@ def main(count: int = 1000, device: str = "cpu") -> int:
     with Judge(device=device) as judge:
         for number in range(count):
             start = time.perf_counter()
-            found = judge.evaluate(Candidate(TASK, f"{source}\n# {number}\n"), measure=False)
+            found = judge.evaluate(Candidate(TASK, f"{source}\n# {number}\n"), measure=False, small=True)
             times.append(time.perf_counter() - start)
             steps.update(found.stages if number else {})
             if found.verdict is not Verdict.PASSED:

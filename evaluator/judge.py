@@ -124,10 +124,12 @@ class Judge:
         on_stage: Callable[[str], None] | None = None,
         shapes: Sequence[str] = (),
         dtype: str = "bfloat16",
+        small: bool = False,
     ) -> Evaluation:
         """Judges one candidate. seed: replays an evaluation exactly. measure: time it where there is a GPU.
         on_stage: told the name of each stage as it begins. shapes: labels of the task's shapes to time, () for the
-        headline alone. Raises JudgeError when the judge itself cannot work, UnknownTask for a task that is none."""
+        headline alone. small: neither check nor time it at those. Raises JudgeError when the judge itself cannot work,
+        UnknownTask for a task that is none."""
         on_gpu = self._has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
@@ -139,7 +141,7 @@ class Judge:
         try:
             self._read(trial)
             cases = self._plan(trial)
-            device_cases = on_device.planned(trial, self, tuple(shapes)) if on_gpu else None
+            device_cases = on_device.planned(trial, self, tuple(shapes), small) if on_gpu else None
             self._build_and_check(trial, cases)
             if device_cases:
                 self._on_device(trial, measure, device_cases)

@@ -37,16 +37,17 @@ class Cases:
     full: Mapping[str, Case]
 
 
-def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...]) -> Cases:
-    """The cases at the task's headline shape, or at `shapes` by label. Their kernels begin to be compiled, beside the
-    checks that need no GPU. Raises JudgeError for a label that is none."""
+def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...], small_alone: bool = False) -> Cases:
+    """The cases, with the task's headline shape, or `shapes` by label, unless small ones are enough. Their kernels begin
+    to be compiled, beside the checks that need no GPU. Raises JudgeError for a label that is none."""
     labels = shapes or (trial.facts.headline[0],)
     if unknown := [label for label in labels if label not in trial.facts.time_shapes]:
         raise JudgeError(f"{trial.facts.name} has no shape {unknown[0]!r}; it has {', '.join(trial.facts.time_shapes)}")
     with trial.entering("build"):
         trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
         sizes = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial)).data
-        small = [*_device_cases(trial, sizes), *_cut_cases(trial, sizes["even"])]
+        small = [*_device_cases(trial, sizes), *(() if small_alone else _cut_cases(trial, sizes["even"]))]
+        labels = () if small_alone else labels
         full = {label: _full_case(trial, trial.facts.time_shapes[label], i) for i, label in enumerate(labels)}
         if on := _measured_device(trial):
             judge.compilers.start({**judge.asked(trial), "device": on.name, "cases": to_data([*small, *full.values()])})
