@@ -38,7 +38,7 @@ class Cases:
 
 
 def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...], small_alone: bool = False) -> Cases:
-    """The cases, with the task's headline shape, or `shapes` by label, unless small ones are enough. Their kernels begin
+    """The cases, with the headline shape, or `shapes` by label, unless small ones are enough. Their kernels begin
     to be compiled, beside the checks that need no GPU. Raises JudgeError for a label that is none."""
     labels = shapes or (trial.facts.headline[0],)
     if unknown := [label for label in labels if label not in trial.facts.time_shapes]:
