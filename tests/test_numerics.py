@@ -11,7 +11,7 @@ from benchmarks import numerics
 torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("name", [name for name in task_names() if not name.endswith("backward")])
+@pytest.mark.parametrize("name", task_names())
 def test_the_worst_row_is_as_good_as_eagers_or_as_rounding_once(name: str) -> None:
     cells, broken = numerics.row_of(task(name))
     assert not broken
