@@ -65,7 +65,7 @@ class Contest:
 
     def facts(self) -> dict[str, Any]:
         on_gpu = next(iter(self.bound.buffers.values())).tensor.is_cuda
-        launches = launch_times(self.bound)[0] if on_gpu else {}
+        launches = launch_times(self.bound)[0].launch_ms if on_gpu else {}
         return {
             "launch_ms": {call: sum(each) for call, each in launches.items()},
             "sizes": dict(self.sizes),

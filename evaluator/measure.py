@@ -47,10 +47,11 @@ def measure(
     with stage("graph"):
         graph = _graph(bound, peers, notes, seconds / 2, clock) if device == "cuda" else {}
     with stage("tracer"):
-        launch_ms = _launch_ms(bound, notes)
+        traced = _traced(bound, notes)
     with stage("prepare"):
         prepare_ms = _prepare_ms(bound, inputs, clock)
-    found = Measured(samples, graph, launch_ms, prepare_ms, bits, reruns, tuple(notes), state, clock.name)
+    seen = traced.launch_ms, prepare_ms, bits, reruns, tuple(notes), state, clock.name, traced.between_ms
+    found = Measured(samples, graph, *seen)
     return found, programs
 
 
@@ -79,12 +80,12 @@ def _nothing() -> None:
     """Nothing to put back."""
 
 
-def _launch_ms(bound: Bound, notes: list[str]) -> dict[str, tuple[float, ...]]:
+def _traced(bound: Bound, notes: list[str]) -> timing.Traced:
     try:
         (found,) = timing.launch_times(bound)
     except (RuntimeError, AssertionError):  # torch has no access to the driver's tracer
-        found = {}
-    if not found:
+        found = timing.Traced({}, 0.0)
+    if not found.launch_ms:
         notes.append("the driver's tracer saw no launches, so the time of each is not known")
     return found
 

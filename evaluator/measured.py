@@ -20,7 +20,7 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """samples, graph: by contestant, "candidate" among them. launch_ms: by call, each of its launches in their order;
-    empty where they could not be seen.
+    empty where they could not be seen; between_ms: what passes between them.
 
     fingerprints: of the outputs of the last timed runs, one mapping for each set of inputs. reruns: the same of runs
     afterwards, untimed and from poisoned buffers. timer: how the time was told.
@@ -35,6 +35,7 @@ class Measured:
     notes: tuple[str, ...] = ()
     clocks: str = ""
     timer: str = ""
+    between_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,9 +72,9 @@ def _by_turns(bound: Bound, variants: Mapping[str, Bound], clock: Clock) -> tupl
     limited by its power what runs alone runs faster. Without a tracer only the variants' are known."""
     if torch.cuda.is_initialized():
         whole, *apart = launch_times(bound, *variants.values())
-        if whole:
-            bare_ms = {call: sum(seen[_OUT]) for call, seen in zip(variants, apart, strict=True)}
-            return bare_ms, {call: sum(whole[call]) for call in variants}
+        if whole.launch_ms:
+            bare_ms = {call: sum(seen.launch_ms[_OUT]) for call, seen in zip(variants, apart, strict=True)}
+            return bare_ms, {call: sum(whole.launch_ms[call]) for call in variants}
     return {call: median(clock.laps([Lap(variant.launch)] * _RUNS)) for call, variant in variants.items()}, {}
 
 

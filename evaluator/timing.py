@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from coda_synth.evaluator.buffers import fingerprint
@@ -13,6 +14,15 @@ from coda_synth.evaluator.race import TIMED, UNTIMED, Lap, Run
 
 _FLUSHES = 4  # each of _FLUSH_BYTES: cold L2, and long enough that the host has launched before the clock starts
 _FLUSH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Milliseconds of each launch of a program by call, in their order, and between the launches. Where a launch
+    overlaps with the one before, only what it takes beyond that one's end."""
+
+    launch_ms: Mapping[str, tuple[float, ...]]
+    between_ms: float
 
 
 class DeviceClock:
@@ -59,13 +69,10 @@ def captured(run: Run) -> Run:
     return graph.replay
 
 
-def launch_times(*programs: Bound, repeats: int = 8) -> list[dict[str, tuple[float, ...]]]:
-    """Milliseconds of each launch on the device, by call and in their order, as the driver's tracer sees them: of each
-    program, which take turns. Empty where the tracer sees none. Where a launch overlaps with the one before, only what
-    it takes beyond that one's end."""
+def launch_times(*programs: Bound, repeats: int = 8) -> list[Traced]:
+    """What the driver's tracer sees of the launches of each program, which take turns; nothing where it sees none."""
     launches = [(i, launch) for i, bound in enumerate(programs) for launch in bound.generated.launches]
     kernels = {launch.kernel for _, launch in launches}
-    found: list[dict[str, tuple[float, ...]]] = [{} for _ in programs]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
             for bound in programs:
@@ -73,21 +80,24 @@ def launch_times(*programs: Bound, repeats: int = 8) -> list[dict[str, tuple[flo
         torch.cuda.synchronize()
     seen = [e for e in profiler.events() if e.name in kernels]
     if len(seen) != repeats * len(launches):
-        return found
-    seen.sort(key=lambda e: e.time_range.start)
-    lengths = [us / 1e3 for us in apart([(e.time_range.start, e.time_range.end) for e in seen])]
+        return [Traced({}, 0.0) for _ in programs]
+    spans = apart(sorted((e.time_range.start / 1e3, e.time_range.end / 1e3) for e in seen))
+    found: list[dict[str, tuple[float, ...]]] = [{} for _ in programs]
+    between = [0.0] * len(programs)
     for place, (i, launch) in enumerate(launches):
-        each = found[i].get(launch.call, ())
-        found[i][launch.call] = (*each, summary(lengths[place :: len(launches)]).median_ms)
-    return found
+        waits, lengths = zip(*spans[place :: len(launches)], strict=True)
+        between[i] += summary(waits).median_ms if found[i] else 0.0
+        found[i][launch.call] = (*found[i].get(launch.call, ()), summary(lengths).median_ms)
+    return [Traced(*each) for each in zip(found, between, strict=True)]
 
 
-def apart(spans: Sequence[tuple[float, float]]) -> list[float]:
-    """What each span, a start and an end, adds to those before it, which start earlier: what launches overlap is
-    counted once, and to a launch that is there early, and waits, its waiting is not."""
+def apart(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """By how much each span, a start and an end, starts after those before it, which start earlier, have ended; and
+    what it adds to them: what launches overlap is counted once, and to a launch that is there early, and waits, its
+    waiting is not."""
     found, reached = [], float("-inf")
     for start, end in spans:
-        found.append(max(0.0, end - max(start, reached)))
+        found.append((max(0.0, start - reached), max(0.0, end - max(start, reached))))
         reached = max(reached, end)
     return found
 

@@ -86,7 +86,15 @@ def test_the_profile_names_launches_shares_and_gaps():
     samples = {"candidate": Sample(3.0, 2.9, 3.1, 40), "bare_gemm": Sample(2.7, 2.6, 2.8, 40)}
     graph = {"candidate": Sample(2.8, 2.8, 2.8, 20), "bare_gemm": Sample(2.69, 2.6, 2.7, 20)}
     found = Measured(
-        samples, graph, {"a": (2.6,), "r": (0.1,)}, 0.2, ({},), ({},), ("the baseline eager is missing",), "1500 MHz"
+        samples,
+        graph,
+        {"a": (2.6,), "r": (0.1,)},
+        0.2,
+        ({},),
+        ({},),
+        ("the baseline eager is missing",),
+        "1500 MHz",
+        between_ms=0.3,
     )
     taken = [Resources("a", "k", 180, 16, 155_672, 4, 1.0)]
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16"))
@@ -141,6 +149,7 @@ def test_a_variant_that_fails_is_a_note():
 
 def test_launches_that_overlap_are_not_counted_twice() -> None:
     """The second is there early and waits, the third fills what it leaves idle, the fourth comes after a gap."""
-    assert apart([(0, 10), (8, 15), (13, 21), (22, 30)]) == [10, 5, 6, 8]
-    assert apart([(0, 10), (2, 9)]) == [10, 0]
+    assert [length for _, length in apart([(0, 10), (8, 15), (13, 21), (22, 30)])] == [10, 5, 6, 8]
+    assert [wait for wait, _ in apart([(0, 10), (8, 15), (13, 21), (22, 30)])][1:] == [0, 0, 1]
+    assert apart([(0, 10), (2, 9)])[1] == (0, 0)
     assert apart([]) == []
