@@ -231,8 +231,9 @@ def _lint(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-ar
 
 def _tasks(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
     parser = _command(
-        commands, "tasks", "cli_tasks:tasks", "list the tasks: inputs, outputs, shapes and the bound to approach"
+        commands, "tasks", "cli_tasks:tasks", "list the tasks; those that are named with shapes and bounds"
     )
+    parser.add_argument("task", nargs="*", metavar="TASK", help="inputs, outputs, shapes and the bound of these alone")
     parser.add_argument("--target", metavar="ARCH", help="the GPU whose bound to give (sm_90)")
     parser.add_argument("--prompts", action="store_true", help="how many tokens the first prompt for each has")
     _runs_option(parser)

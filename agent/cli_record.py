@@ -72,8 +72,6 @@ def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
         print_json({**to_data(attempt), **asked})
         return Exit.OK
     screen = console()
-    for name, said in asked.items():
-        screen.print(f"=== {name}\n{said}\n", markup=False, soft_wrap=True)
     text = attempt.candidate.source if attempt.candidate else "" if "reply" in asked else attempt.reply
     screen.print(f"step {attempt.step}: {attempt.outcome}. {attempt.note}", markup=False)
     if text:
@@ -81,6 +79,8 @@ def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
     if attempt.evaluation:
         for part in report(attempt.evaluation, text, "candidate"):
             screen.print(part)
+    for name, said in asked.items():  # last: a prompt is long
+        screen.print(f"\n=== {name}\n{said}", markup=False, soft_wrap=True)
     return Exit.OK
 
 

@@ -38,22 +38,30 @@ def known_target(name: str) -> str:
 
 
 def tasks(args: argparse.Namespace) -> Exit:
-    """Prints every task with its dims, shapes and the bound that no kernel can beat; or the sizes of their prompts."""
-    if args.prompts:
-        return _prompt_sizes(args)
-    target = known_target(config.of(args).target)
-    from coda_synth.agent.cli_view import console, print_json
+    """Prints a line for every task; of those that are named the dims, shapes and the bound that no kernel can beat; or
+    the sizes of their prompts. As JSON always everything."""
     from coda_synth.tasks.catalog import task, task_names
 
-    described = [_described(task(name), target) for name in task_names()]
+    names = [known_task(name) for name in args.task] or list(task_names())
+    if args.prompts:
+        return _prompt_sizes(args, names)
+    target = known_target(config.of(args).target)
+    from coda_synth.agent.cli_view import console, print_json
+
     if args.json:
-        print_json(described)
+        print_json([_described(task(name), target) for name in names])
         return Exit.OK
+    lines = [line for name in args.task for line in _lines(_described(task(name), target))]
     screen = console()
-    for entry in described:
-        for line in _lines(entry):
-            screen.print(line, markup=False, soft_wrap=True)
+    for line in lines or _overview([task(name) for name in names]):
+        screen.print(line, markup=False, soft_wrap=True)
     return Exit.OK
+
+
+def _overview(specs: list[TaskSpec]) -> list[str]:
+    width = max(len(spec.name) for spec in specs)
+    lines = [f"{spec.name:{width}}  {spec.summary}" for spec in specs]
+    return [*lines, "", "With names: inputs, outputs, shapes and bounds, as in `coda-synth tasks linear_swiglu`."]
 
 
 def _described(spec: TaskSpec, target: str) -> dict[str, Any]:
@@ -101,13 +109,12 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _prompt_sizes(args: argparse.Namespace) -> Exit:
+def _prompt_sizes(args: argparse.Namespace, names: list[str]) -> Exit:
     """Of the first request for each task, in tokens. Estimated: a service counts them one by one."""
     from coda_synth.agent.cli_view import console, print_json, table
     from coda_synth.agent.tokens import estimate
-    from coda_synth.tasks.catalog import task_names
 
-    made = {name: _first_prompt(args, name)[0] for name in task_names()}
+    made = {name: _first_prompt(args, name)[0] for name in names}
     sizes = {name: (estimate(told.system), estimate(told.user)) for name, told in made.items()}
     if args.json:
         found = [{"name": n, "system": one, "user": two, "total": one + two} for n, (one, two) in sizes.items()]

@@ -249,6 +249,7 @@ def test_one_attempt_in_full(run_folder: tuple[Path, subprocess.CompletedProcess
     folder, _ = run_folder
     shown = cli("show", "--attempt", "1", cwd=folder)
     assert shown.returncode == 0 and "UnknownWord" in shown.stdout and "^^^" in shown.stdout
+    assert shown.stdout.startswith("step 1: ") and "UnknownWord" in shown.stdout.partition("=== prompt")[0]
     refused(cli("show", "--attempt", "9", cwd=folder), 2, "no step 9")
 
 
@@ -347,6 +348,14 @@ def test_tasks_and_prompt(tmp_path: Path) -> None:
     listed = json.loads(cli("tasks", "--json", cwd=tmp_path).stdout)
     assert {"linear_swiglu", "lm_head_cross_entropy"} <= {entry["name"] for entry in listed}
     assert all(shape["bound_ms"] > 0 for entry in listed for shape in entry["shapes"])
+    lines = cli("tasks", cwd=tmp_path).stdout.splitlines()
+    assert len(lines) == len(listed) + 2 and lines[1].startswith("linear_swiglu ") and "silu" in lines[1]
+    named = cli("tasks", "linear_swiglu", cwd=tmp_path).stdout
+    assert "takes x[T, D], w_gate[F, D] (weight)" in named and "llama3-8b" in named and "linear_bias" not in named
+    assert [entry["name"] for entry in json.loads(cli("tasks", "linear_nt", "--json", cwd=tmp_path).stdout)] == [
+        "linear_nt"
+    ]
+    refused(cli("tasks", "linear_swigl", cwd=tmp_path), 2, "did you mean linear_swiglu")
     prompt = json.loads(cli("prompt", "linear_swiglu", "--json", cwd=tmp_path).stdout)
     assert "gemm" in prompt["system"] and "linear_swiglu" in prompt["user"]
 
