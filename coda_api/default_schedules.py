@@ -20,9 +20,10 @@ H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; mul
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
 POINTWISE = Schedule(block_m=32, block_n=128, block_k=64, stages=2, warps=4, group_m=1)
 _SUMMED = replace(POINTWISE, block_m=128, warps=8)  # sums down its columns: fewer partials, longer sums in a thread
+_SUMMED_ALONE = replace(_SUMMED, block_m=256)  # where nothing else takes registers
 _GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
 PASSES = (  # what its hints are, in words
-    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} where it sums columns), block_n"
+    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} or {_SUMMED_ALONE.block_m} where it sums columns), block_n"
     f" ({POINTWISE.block_n}) and warps ({POINTWISE.warps}; {_SUMMED.warps} then) alone: a thread block for each tile,"
     " several at once on a multiprocessor"
 )
@@ -52,8 +53,8 @@ def default_schedules(
 ) -> tuple[Schedule, ...]:
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
     if kernel.gemm is None:
-        summed = any(v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in walk(live))
-        return (_SUMMED if summed else POINTWISE, _GROUPED)
+        summed = [v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in live.values()]
+        return (_SUMMED_ALONE if all(summed) else _SUMMED if any(summed) else POINTWISE, _GROUPED)
     last = wide(shared_bytes)
     rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
     if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:

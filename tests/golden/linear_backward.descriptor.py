@@ -231,7 +231,7 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
             _described(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
         _launched(
-            columns, (-(-T // 128) * -(-F // 128),), _described(dy, [128, 128]), c_db, T, F, 128, 128, 1, num_warps=8,
+            columns, (-(-T // 256) * -(-F // 128),), _described(dy, [256, 128]), c_db, T, F, 256, 128, 1, num_warps=8,
             num_stages=2,
         ),
         _launched(bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2),
