@@ -23,9 +23,9 @@ _SUMMED = replace(POINTWISE, block_m=128, warps=8)  # sums down its columns: few
 _SUMMED_ALONE = replace(_SUMMED, block_m=256)  # where nothing else takes registers
 _GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
 PASSES = (  # what its hints are, in words
-    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} or {_SUMMED_ALONE.block_m} where it sums columns), block_n"
-    f" ({POINTWISE.block_n}) and warps ({POINTWISE.warps}; {_SUMMED.warps} then) alone: a thread block for each tile,"
-    " several at once on a multiprocessor"
+    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} or {_SUMMED_ALONE.block_m} where it"
+    f" sums columns), block_n ({POINTWISE.block_n}) and warps ({POINTWISE.warps}; {_SUMMED.warps} then) alone: a thread"
+    " block for each tile, several at once on a multiprocessor"
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _LONG = 8192  # a reduction so long that an epilogue which loads tiles hides under it as well
