@@ -1,6 +1,6 @@
 """The table of all tasks in markdown, from what h200.py and allowed.py wrote: errors and times beside each other.
 
-    python benchmarks/table.py H200.json [MORE.json ...] [--allowed ALLOWED.json]
+    python benchmarks/table.py H200.json [MORE.json ...] [--allowed ALLOWED.json ...]
 
 Of a task and shape that several files hold the last one counts. Needs no device and no torch.
 """
@@ -55,10 +55,10 @@ def cells(row: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
 def main() -> None:
     parser = argparse.ArgumentParser(description="the table of all tasks, in markdown")
     parser.add_argument("timed", nargs="+", type=Path, help="what h200.py --json wrote")
-    parser.add_argument("--allowed", type=Path, help="what allowed.py --json wrote")
+    parser.add_argument("--allowed", nargs="+", default=(), type=Path, help="what allowed.py --json wrote")
     options = parser.parse_args()
     timed = [row for path in options.timed for row in json.loads(path.read_text())["rows"]]
-    judged = json.loads(options.allowed.read_text())["rows"] if options.allowed else []
+    judged = [row for path in options.allowed for row in json.loads(path.read_text())["rows"]]
     print("\n".join(table(timed, {row["task"]: row for row in judged})))
 
 

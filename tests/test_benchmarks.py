@@ -16,10 +16,11 @@ from typing import cast
 
 import pytest
 import torch
+from coda_synth.coda_api.reference import evaluate
 from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import epilogue, gap, h200, table
+from benchmarks import epilogue, gap, h200, table, targets
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -165,6 +166,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["table.py", timed, "--allowed", allowed],
         ["unit.py", *cpu, "--json", str(folder / "u.json")],
         ["sanitize.py", "linear_bias", *cpu, "--repeats", "3"],
+        ["targets.py", "linear_residual", "llama_unit_forward", *cpu, "--json", str(folder / "t.json")],
         ["host.py"],
         ["overlap.py"],
     ]
@@ -185,6 +187,34 @@ def test_operators_and_the_table_small(told: dict[str, list[str]], folder: Path)
     assert row["error"] < 4e-3 and row["rounds"].keys() == {"ours", "bare_gemm", "eager"}
     assert told["allowed.py"][0] == 0
     assert "| linear_bias_gelu | tiny | yes |" in told["table.py"][1]
+
+
+def test_kernels_against_targets_small(told: dict[str, list[str]], folder: Path) -> None:
+    """Whole candidates, and one kernel of a candidate with all of its outputs and with one."""
+    code, said = told["targets.py"]
+    assert code == 0 and "row scale, SwiGLU, z not stored" in said and "residual" in said
+    rows = json.loads((folder / "t.json").read_text())["rows"]
+    assert [row["bare"][1] for row in rows] == [4096, 2048, 28672, 11264, 28672, 11264]
+    assert all(row["ms"] > 0 and row["bytes_allow"] <= 1 and row["rounds"]["bare"] for row in rows)
+
+
+def test_a_part_of_a_program_computes_what_the_whole_does() -> None:
+    row = next(row for row in targets.ROWS if row.outputs == ("dx", "dgamma"))
+    spec, sizes = task(row.task), task(row.task).check_shapes[1]
+    program, needs, local = targets.part(row, sizes)
+    inputs = spec.make_inputs(sizes, torch.Generator().manual_seed(1), "normal")
+    found = evaluate(program, needs, inputs)
+    assert local == sizes and set(found) == {"dx", "dgamma"}
+    torch.testing.assert_close(found["dx"], spec.reference(**inputs)["dx"].double(), rtol=1e-3, atol=1e-3)
+    row = next(row for row in targets.ROWS if row.outputs == ("act",))
+    program, needs, local = targets.part(row, task(row.task).check_shapes[1])
+    given = {i.name: torch.randn([d.size(local) for d in i.type.dims]) for i in needs.inputs}
+    (found_act,) = evaluate(program, needs, given).values()
+    (call,) = program.calls
+    gemm = call.unit.gemm  # type: ignore[union-attr]
+    r = next(v for n, v in given.items() if n not in (gemm.a, gemm.b))
+    z = (given[gemm.a].double() @ given[gemm.b].double().T) * r.double()[:, None]
+    torch.testing.assert_close(found_act, torch.nn.functional.silu(z[:, ::2]) * z[:, 1::2])
 
 
 def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
