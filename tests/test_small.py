@@ -178,12 +178,13 @@ def test_a_profile_tells_both_launches() -> None:
     made, sig = with_rows(NAME, 16, schedules={"a": SPLIT}), signature(task(NAME))
     sizes = {**next(iter(task(NAME).time_shapes.values())), "T": 16}
     costs = program_cost(read(worked_candidate(NAME), sig), sig, sizes, made.schedules, H200).launches
-    found = Measured({"candidate": Sample(0.02, 0.02, 0.02, 9)}, {}, {"a": (0.012, 0.004)}, 0.0, ({},), ({},))
+    sample = Sample(0.02, 0.02, 0.02, 9)
+    found = Measured({"candidate": sample}, {}, {"a": (0.012, 0.004)}, 0.0, ({},), ({},), between_ms=0.003)
     taken = [Resources("a", launch.kernel, n, 0, 1024, 0, 1.0) for n, launch in enumerate(made.launches, 50)]
     words = "\n".join(measured_lines(found, costs, taken, H200, "bfloat16", made.schedules))
     assert "a takes 0.016 ms, 80% of the program, its launches 0.012 and 0.004 ms" in words
     assert "project_pieces: 50 registers" in words and "project: 51 registers" in words
-    assert "between its 2 launches the program spends 0.004 ms of 0.02 ms" in words
+    assert "between its 2 launches the program spends 0.003 ms of 0.02 ms" in words
 
 
 def test_a_gemm_without_its_epilogue_is_cut_alike() -> None:
