@@ -21,7 +21,7 @@ STATES: dict[str, tuple[tuple[str, str], ...]] = {
     "pick": (("picked", "0.0"),),
 }
 _NEUTRAL = {"tile_sum": "0.0", "tile_max": 'float("-inf")', "tile_min": 'float("inf")'}
-_REDUCE = {"tile_sum": "tl.sum", "tile_max": "reduce_max", "tile_min": "reduce_min"}
+REDUCE = {"tile_sum": "tl.sum", "tile_max": "reduce_max", "tile_min": "reduce_min"}
 _MERGE = {"tile_sum": "{0} + {1}", "tile_max": "maximum({0}, {1})", "tile_min": "minimum({0}, {1})"}
 
 
@@ -74,14 +74,19 @@ class Epilogue:
         arg = value.args[0]
         assert arg.cols is not None and arg.rows is not None
         for s in range(self.slice.geometry.segments_of(arg.cols)):
-            cols, rows = self.slice.columns(arg.cols, s), self.slice.rows_beside(arg.cols)
-            n = self.slice.sizes.text(arg.cols)
-            live = self.slice.within_rows(f"{rows}[:, None]", self.slice.sizes.text(arg.rows))
-            kept = f"tl.where({live}, {self.slice.inner.plain(arg, s)}, {_NEUTRAL[value.word]})"
+            cols, n = self.slice.columns(arg.cols, s), self.slice.sizes.text(arg.cols)
+            kept = self._existing_rows(value, s)
             pointer = self.slice.use(self.slice.output_names[output])
             at = self.slice.along(f"{pointer} + row // BLOCK_M * {n}", arg.cols, s)
             mask = self.slice.within_columns(cols, n)
-            self._write(f"tl.store({at}, {_REDUCE[value.word]}({kept}, 0), mask={mask})")
+            self._write(f"tl.store({at}, {REDUCE[value.word]}({kept}, 0), mask={mask})")
+
+    def _existing_rows(self, value: Value, segment: int) -> str:
+        """What a partial down the rows reduces, neutral where the matrix has ended."""
+        arg = value.args[0]
+        assert arg.cols is not None and arg.rows is not None
+        live = self.slice.within_rows(f"{self.slice.rows_beside(arg.cols)}[:, None]", self.slice.sizes.text(arg.rows))
+        return f"tl.where({live}, {self.slice.inner.plain(arg, segment)}, {_NEUTRAL[value.word]})"
 
     def _row_state(self, value: Value) -> None:
         if id(value) in self.states:
@@ -109,9 +114,9 @@ class Epilogue:
         arg = value.args[0]
         assert arg.cols is not None
         x, live = self.slice.inner.plain(arg, segment), self.slice.inside(arg.cols, segment)
-        if value.word in _REDUCE:
+        if value.word in REDUCE:
             return _MERGE[value.word].format(
-                state[0], f"{_REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
+                state[0], f"{REDUCE[value.word]}(tl.where({live}, {x}, {_NEUTRAL[value.word]}), 1)"
             )
         if value.word == "pick":
             target, _ = self.slice.beside(arg.cols, (self.slice.place_of(value.args[1], arg.cols), ATOM))
@@ -142,7 +147,7 @@ class Epilogue:
             "col",
             *(f"{p}: tl.constexpr" if p in constants else p for p in passed),
         ]
-        for constant in ("BLOCK_M", "SLICE", "WHOLE_M", "WHOLE_N"):
+        for constant in ("BLOCK_M", "SLICE", "WARPS", "WHOLE_M", "WHOLE_N"):
             if mentions(text, constant):
                 passed.append(constant)
                 params.append(f"{constant}: tl.constexpr")

@@ -55,6 +55,7 @@ class _HopperEmitter(HopperLoads):
         self.groups = 2 if self.schedule.mainloop == "pingpong" else 1
         self.warps = self.schedule.warps // self.groups
         self._refuse()
+        self.epilogue.groups = self.groups
         self.epilogue.emit()
         self.loads = dict(self.slice.rings)
         self.stores = {t: w for t, w in self.slice.blocks.items() if t not in self.loads}
@@ -71,7 +72,7 @@ class _HopperEmitter(HopperLoads):
     def _epilogue_text(self) -> str:
         self._inner_name = f"{self.name}_epilogue"
         extra = [f"{t}_ring" for t in (*self.loads, *self.stores)]
-        extra += ["loaded", "freed"] if self.loads else []
+        extra += [*(["loaded", "freed"] if self.loads else []), *self.epilogue.parts]
         extra += [*(["INDEX"] if self._indexed else []), *(["WHICH"] if self.groups > 1 else [])]
         lines = self.slice.inner.lines
         lines[:] = [self._in_its_ring(line) for line in [*self._slots(), *self._given_back(lines), *self._staging()]]
@@ -121,7 +122,8 @@ class _HopperEmitter(HopperLoads):
         elif self.stores:
             lines.append(f"tma.store_wait({(self.out_slots - 1) * len(staged) + in_place})")
         lines += [one.write for one in staged]
-        return [*lines, "fence_async_shared()", *(one.copy for one in staged)] if staged else []
+        lines += ["fence_async_shared()", *(one.copy for one in staged)] if staged else []
+        return [*lines, *self.epilogue.gathered]
 
     def _in_its_ring(self, line: str) -> str:
         for output, read in self.pairs.items():
@@ -264,6 +266,8 @@ class _HopperEmitter(HopperLoads):
             box = ", ".join(str(n) for n in boxes[text].block)
             whole = f"[{slots * count * self.groups}, {box}]"
             lines.append(f"{text}_ring = gl.allocate_shared_memory({text}.dtype, {whole}, {text}.layout)")
+        rows = "gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])"
+        lines += [f"{n} = gl.allocate_shared_memory(gl.float32, {box}, {rows})" for n, box in self._parts().items()]
         lines += self._barriers("full", "empty", count="STAGES")
         lines += self._barriers("loaded", "freed", count=str(self.in_slots * self.groups)) if self.loads else []
         lines += self._barriers("turn", count="2") if self.groups > 1 else []

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from coda_synth.coda_api.dims import Dim
-from coda_synth.coda_api.emit_epilogue import Epilogue
+from coda_synth.coda_api.emit_epilogue import REDUCE, Epilogue
 from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.expressions import LoweringError, Text, Texts
 from coda_synth.coda_api.groups import GROUPS, HALVES, grouped_columns
@@ -216,6 +216,9 @@ class HopperSlice(SliceValues):
         return f"{text}_ring.index({at}).load({self.layout(cols)})"
 
 
+_BY_COLUMN = "gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])"  # of [WARPS, n]: a thread has whole columns
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """What leaves through shared memory: the write into a slot, and the copy from there to memory, which waits for the
@@ -229,11 +232,14 @@ class Staged:
 class HopperEpilogue(Epilogue):
     slice_type = HopperSlice
     slice: HopperSlice
+    groups = 1  # of warps that take tiles by turns
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.staged: list[Staged] = []
         self.pairs: dict[str, str] = {}  # outputs that may be staged where a tile of their shape was read
+        self.parts: dict[str, tuple[int, int]] = {}  # buffers of a row a warp: how many of a slice, and their columns
+        self.gathered: list[str] = []  # what reduces these rows to one
 
     def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
         count = self.slice.geometry.segments_of(cols)
@@ -242,6 +248,33 @@ class HopperEpilogue(Epilogue):
         place = f"[row, {self.slice.start(cols, segment)}]"
         slot = f"{pointer}_ring.index({at})"
         self.staged.append(Staged(pointer, f"{slot}.store({text})", f"tma_store({pointer}, {place}, {slot})"))
+
+    def _column_partial(self, output: str, value: Value) -> None:
+        """Each warp reduces its own rows and leaves one in shared memory. After the barriers of the slice's end threads
+        that have a column each reduce these few."""
+        cols, new = value.args[0].cols, self.slice.names.new
+        assert cols is not None
+        n, count, width = (
+            self.slice.sizes.text(cols),
+            self.slice.geometry.segments_of(cols),
+            self.slice.width_text(cols),
+        )
+        parts, pointer = new(f"{output}_parts"), self.slice.use(self.slice.output_names[output])
+        self.parts[parts] = (count, self.slice.geometry.width(cols))
+        if not self.gathered:
+            self.by_column = new("by_column")
+            self.gathered.append(f"{self.by_column}: gl.constexpr = {_BY_COLUMN}")
+        for s in range(count):
+            own = str(s) if self.groups == 1 else f"WHICH * {count} + {s}" if count > 1 else "WHICH"
+            slot, kept, columns = f"{parts}.index({own})", self._existing_rows(value, s), new("columns")
+            self._write(f"{slot}.store({value.word.removeprefix('tile_')}_in_warps({kept}, WARPS))")
+            place = f"gl.arange(0, {width}, layout=gl.SliceLayout(0, {self.by_column}))"
+            row, mask = f"{pointer} + row // BLOCK_M * {n}", self.slice.within_columns(columns, n)
+            reduced = f"{REDUCE[value.word]}({slot}.load({self.by_column}), 0)"
+            self.gathered += [
+                f"{columns} = {self.slice.start(cols, s)} + {place}",
+                f"tl.store({row} + {columns}, {reduced}, mask={mask})",
+            ]
 
     def _enter(self, state: tuple[str, ...], cols: Dim) -> None:
         self._convert(state, cols, self.slice.layout(cols))

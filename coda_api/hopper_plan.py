@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_kernel import KernelEmitter
@@ -50,6 +51,11 @@ class HopperPlan(KernelEmitter):
         rows = self.schedule.block_m * self.geometry.segments * self.groups
         return sum(rows * w * self._itemsize(t) for t, w in widths.items())
 
+    def _parts(self) -> dict[str, list[int]]:
+        """Buffers in which warps leave partials: slots, and the box of one."""
+        found = self.epilogue.parts.items()
+        return {parts: [count * self.groups, self.warps, width] for parts, (count, width) in found}
+
     def _itemsize(self, text: str) -> int:
         by_text = {self.slice.param_names[n]: i for n, i in self.tensors.params.items()}
         by_text |= {self.slice.output_names[n]: i for n, i in self.tensors.outputs.items()}
@@ -60,16 +66,17 @@ class HopperPlan(KernelEmitter):
         and rings for outputs. What is accumulated is staged where it was read; so may other outputs be that match a
         tile which was read, where every slice has a slot of its own. Raises DoesNotFit."""
         load, operands = self._bytes(self.loads), self.schedule.operand_bytes()
+        parts = sum(4 * prod(shape) for shape in self._parts().values())
         found = self.epilogue.pairs
         added = {output: read for output, read in found.items() if output == read}
         self.in_slots = slots or self.geometry.slices
         for pairs in (found, added) if slots is None and found != added else (added,):
             own = {t: w for t, w in self.stores.items() if t not in pairs}
             for self.out_slots in (2, 1):
-                if operands + self.in_slots * load + self.out_slots * self._bytes(own) <= SHARED_BYTES:
+                if operands + parts + self.in_slots * load + self.out_slots * self._bytes(own) <= SHARED_BYTES:
                     self.pairs, self.stores = pairs, own
                     return
-        tiles = load + self._bytes(own)
+        tiles = load + parts + self._bytes(own)
         s = self.schedule
         raise DoesNotFit(
             f"{tiles:,} bytes of epilogue tiles, at slice_n={s.slice_n}, do not fit beside {operands:,} bytes of"

@@ -304,6 +304,30 @@ def unpacked(x):
     """bf16 as fp32: its bits above 16 zeros, one instruction, where a cast takes three for two."""
     return tl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], tl.float32, is_pure=True, pack=1)
 ''',
+    "columns_for_rows": '''
+@gluon.constexpr_function
+def columns_for_rows(layout):
+    """Of [.., rows, columns]: in a bit of the lanes' numbers, columns that lie in registers take the place of rows."""
+    lanes, registers = list(layout.lane_bases), list(layout.reg_bases)
+    lane = max(i for i in range(len(lanes)) if lanes[i][-2])
+    register = max((i for i in range(len(registers)) if registers[i][-1]), default=None)
+    if register is None:  # these rows are reduced where they lie
+        return layout
+    lanes[lane], registers[register] = registers[register], lanes[lane]
+    return gl.DistributedLinearLayout(registers, lanes, layout.warp_bases, layout.block_bases, layout.shape)
+''',
+    "sum_in_warps": '''
+@triton.jit
+def sum_in_warps(x, WARPS: tl.constexpr):
+    """[BLOCK_M, n] to [WARPS, n]: each warp adds up its own rows, 16 out of 16 WARPS. Eight lanes hold a column: three
+    times half of them leave half of the columns to the others, so that each adds up less and less."""
+    x = tl.reshape(x, (x.shape[0] // (16 * WARPS), WARPS, 2, 8, x.shape[1]))
+    x = tl.sum(tl.sum(x, 2), 0)
+    for _ in tl.static_range(3):
+        x = tl.convert_layout(x, columns_for_rows(tl.to_linear_layout(x.type.layout, x.shape)))
+        x = tl.sum(tl.reshape(x, (WARPS, 2, x.shape[1] // 2, x.shape[2])), 1)
+    return tl.reshape(x, (WARPS, x.shape[2]))
+''',
     "spread": '''
 @triton.jit
 def spread(x, G: tl.constexpr):
@@ -364,6 +388,11 @@ GLUON_FUNCTIONS["erf"] = (
     .replace("NEAR_POLYNOMIAL", _polynomial(_NEAR))
     .replace("FAR_POLYNOMIAL", _polynomial(_FAR, "t"))
 )
+
+_IN_WARPS = GLUON_FUNCTIONS["sum_in_warps"]
+for _reduce in ("max", "min"):
+    _of = _IN_WARPS.replace("sum_in", f"{_reduce}_in").replace("tl.sum(", f"reduce_{_reduce}(")
+    GLUON_FUNCTIONS[f"{_reduce}_in_warps"] = _of.replace("adds up", "reduces")
 
 
 def gluon(text: str) -> str:

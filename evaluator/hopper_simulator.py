@@ -53,7 +53,7 @@ def _imports(seed: int, launches: Launches) -> dict[str, Any]:
     jit = functools.partial(_Function, seed=seed, launches=launches)
     overlap = {"gdc_wait": lambda: _launch().wait(), "gdc_launch_dependents": lambda: _launch().release()}
     return {
-        "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=jit)),
+        "triton.experimental": SimpleNamespace(gluon=SimpleNamespace(jit=jit, constexpr_function=_of_layouts)),
         "triton.language.extra.cuda": SimpleNamespace(**overlap),
         "triton.experimental.gluon": SimpleNamespace(language=_Words()),
         "triton.experimental.gluon.language.nvidia.hopper": SimpleNamespace(**hopper),
@@ -192,6 +192,11 @@ class _Layout:
         return self
 
 
+def _of_layouts(function: Callable[..., Any]) -> Callable[..., _Layout]:
+    """What generated text computes while it is compiled are layouts."""
+    return lambda *layouts: _Layout()
+
+
 class _Words:
     """triton.experimental.gluon.language: triton.language, with layouts that say nothing here."""
 
@@ -231,6 +236,15 @@ class _Words:
         tl.store(pointer, value, mask=mask)
 
     def SliceLayout(self, dim: int, parent: Any) -> _Layout:
+        return _Layout()
+
+    def BlockedLayout(self, *facts: Any) -> _Layout:
+        return _Layout()
+
+    def SwizzledSharedLayout(self, *facts: Any, **more: Any) -> _Layout:
+        return _Layout()
+
+    def to_linear_layout(self, layout: Any, shape: Any) -> _Layout:
         return _Layout()
 
     def NVMMADistributedLayout(self, **facts: Any) -> _Layout:

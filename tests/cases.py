@@ -172,6 +172,29 @@ def p(x: Tensor["T", "D"], w: Tensor["F", "D"], h: Tensor["H"]):
     b = g(a.q)
     return {"y": a.y, "v": b.v}
 """,
+    "reductions down the rows": """
+@kernel
+def f(x: Tensor["M", "K"], w: Tensor["2*N", "K"]):
+    z = gemm(x, w)
+    a, b = even(z), odd(z)
+    return {"y": a * b, "most": tile_max(z, "M"), "least": tile_min(a, "M"), "total": tile_sum(b - 1.0, "M"),
+            "both": tile_sum(z - 1.0, "M")}
+
+@finisher
+def wide(most: Partial["2*N", "M"], both: Partial["2*N", "M"]):
+    return {"most": total_max(most), "both": total_sum(both)}
+
+@finisher
+def narrow(least: Partial["N", "M"], total: Partial["N", "M"]):
+    return {"least": total_min(least), "total": total_sum(total)}
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["2*F", "D"]):
+    a = f(x, w)
+    b = wide(a.most, a.both)
+    c = narrow(a.least, a.total)
+    return {"y": a.y, "most": b.most, "both": b.both, "least": c.least, "total": c.total}
+""",
 }
 
 # Every way in which groups of "H" columns meet the rest of an epilogue; lowered with sizes that are no power of two.

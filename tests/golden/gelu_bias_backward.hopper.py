@@ -153,6 +153,30 @@ def unpacked_g(x):
     return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
 
 
+@gluon.constexpr_function
+def columns_for_rows_g(layout):
+    """Of [.., rows, columns]: in a bit of the lanes' numbers, columns that lie in registers take the place of rows."""
+    lanes, registers = list(layout.lane_bases), list(layout.reg_bases)
+    lane = max(i for i in range(len(lanes)) if lanes[i][-2])
+    register = max((i for i in range(len(registers)) if registers[i][-1]), default=None)
+    if register is None:  # these rows are reduced where they lie
+        return layout
+    lanes[lane], registers[register] = registers[register], lanes[lane]
+    return gl.DistributedLinearLayout(registers, lanes, layout.warp_bases, layout.block_bases, layout.shape)
+
+
+@gluon.jit
+def sum_in_warps_g(x, WARPS: gl.constexpr):
+    """[BLOCK_M, n] to [WARPS, n]: each warp adds up its own rows, 16 out of 16 WARPS. Eight lanes hold a column: three
+    times half of them leave half of the columns to the others, so that each adds up less and less."""
+    x = gl.reshape(x, (x.shape[0] // (16 * WARPS), WARPS, 2, 8, x.shape[1]))
+    x = gl.sum(gl.sum(x, 2), 0)
+    for _ in gl.static_range(3):
+        x = gl.convert_layout(x, columns_for_rows_g(gl.to_linear_layout(x.type.layout, x.shape)))
+        x = gl.sum(gl.reshape(x, (WARPS, 2, x.shape[1] // 2, x.shape[2])), 1)
+    return gl.reshape(x, (WARPS, x.shape[2]))
+
+
 @gluon.jit
 def flushed_exp_g(x):
     """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
@@ -171,8 +195,9 @@ def erf_g(x):
 
 @gluon.jit
 def activation_epilogue(
-    z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, dz_out, act_out,
-    db_out, b, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, db_parts, INDEX: gl.constexpr, row, col, dz_out,
+    act_out, db_out, b, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
     slot = INDEX
@@ -182,10 +207,10 @@ def activation_epilogue(
     p = 0.5 + 0.5 * erf_g(z_tile * 0.7071067811865476)
     dz = z_2 * (p + z_tile * gl.exp(-0.5 * z_tile * z_tile) / 2.5066282746310002)
     act = z_tile * p
+    rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+    db_parts.index(0).store(sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), WARPS))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
-    rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(db_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), 0), mask=WHOLE_N | (cols < N))
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
     tma.store_wait(3)
@@ -194,6 +219,9 @@ def activation_epilogue(
     fence_async_shared()
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
     tma_store(dz_out, [row, col], z_ring.index(slot))
+    by_column: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
+    columns = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, by_column))
+    gl.store(db_out + row // BLOCK_M * N + columns, gl.sum(db_parts.index(0).load(by_column), 0), mask=WHOLE_N | (columns < N))
     return zdz_sum
 
 
@@ -252,8 +280,8 @@ def activation_loader(
 
 @gluon.jit
 def activation_consumer(
-    e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, b, dz_out, act_out, db_out, zdz_out, M,
-    N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out,
+    zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
@@ -301,36 +329,36 @@ def activation_consumer(
         acc_128, acc_160 = halves_g(acc_128_to_192)
         acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = activation_epilogue(
-                acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, 0, row, col, dz_out, act_out, db_out, b, M, N,
-                BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, db_parts, 0, row, col, dz_out, act_out,
+                db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, 1, row, col + 32, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, db_parts, 1, row, col + 32, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, 2, row, col + 64, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, db_parts, 2, row, col + 64, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, 3, row, col + 96, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, db_parts, 3, row, col + 96, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, 4, row, col + 128, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, db_parts, 4, row, col + 128, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, 5, row, col + 160, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, db_parts, 5, row, col + 160, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, 6, row, col + 192, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, db_parts, 6, row, col + 192, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, 7, row, col + 224, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WHOLE_M, WHOLE_N,
+                acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, db_parts, 7, row, col + 224, dz_out,
+                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -348,6 +376,7 @@ def activation(
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
     z_ring = gl.allocate_shared_memory(z.dtype, [8, 128, 32], z.layout)
     act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 32], act_out.layout)
+    db_parts = gl.allocate_shared_memory(gl.float32, [1, 8, 32], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -364,7 +393,7 @@ def activation(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (activation_consumer, (e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (activation_consumer, (e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (activation_loader, (e, w, e_stages, w_stages, full, empty, z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [1],

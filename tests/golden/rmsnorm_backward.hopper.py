@@ -153,11 +153,35 @@ def unpacked_g(x):
     return gl.inline_asm_elementwise("mov.b32 $0, {0, $1};", "=f,h", [x], gl.float32, is_pure=True, pack=1)
 
 
+@gluon.constexpr_function
+def columns_for_rows_g(layout):
+    """Of [.., rows, columns]: in a bit of the lanes' numbers, columns that lie in registers take the place of rows."""
+    lanes, registers = list(layout.lane_bases), list(layout.reg_bases)
+    lane = max(i for i in range(len(lanes)) if lanes[i][-2])
+    register = max((i for i in range(len(registers)) if registers[i][-1]), default=None)
+    if register is None:  # these rows are reduced where they lie
+        return layout
+    lanes[lane], registers[register] = registers[register], lanes[lane]
+    return gl.DistributedLinearLayout(registers, lanes, layout.warp_bases, layout.block_bases, layout.shape)
+
+
+@gluon.jit
+def sum_in_warps_g(x, WARPS: gl.constexpr):
+    """[BLOCK_M, n] to [WARPS, n]: each warp adds up its own rows, 16 out of 16 WARPS. Eight lanes hold a column: three
+    times half of them leave half of the columns to the others, so that each adds up less and less."""
+    x = gl.reshape(x, (x.shape[0] // (16 * WARPS), WARPS, 2, 8, x.shape[1]))
+    x = gl.sum(gl.sum(x, 2), 0)
+    for _ in gl.static_range(3):
+        x = gl.convert_layout(x, columns_for_rows_g(gl.to_linear_layout(x.type.layout, x.shape)))
+        x = gl.sum(gl.reshape(x, (WARPS, 2, x.shape[1] // 2, x.shape[2])), 1)
+    return gl.reshape(x, (WARPS, x.shape[2]))
+
+
 @gluon.jit
 def norm_epilogue(
-    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out, gamma,
-    y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WHOLE_M: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows, s_rows,
+    dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
     slot = step % 1
@@ -173,13 +197,16 @@ def norm_epilogue(
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
     y = xhat * gamma_cols
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    gl.store(dgamma_out + row // BLOCK_M * N + col + places, gl.sum(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), 0), mask=WHOLE_N | (cols < N))
+    dgamma_parts.index(0).store(sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), WARPS))
     tma.store_wait(0)
     dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
+    by_column: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
+    columns = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, by_column))
+    gl.store(dgamma_out + row // BLOCK_M * N + columns, gl.sum(dgamma_parts.index(0).load(by_column), 0), mask=WHOLE_N | (columns < N))
 
 
 @gluon.jit
@@ -236,9 +263,10 @@ def norm_fetcher(
 
 @gluon.jit
 def norm_consumer(
-    dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s,
-    dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts,
+    gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -274,20 +302,20 @@ def norm_consumer(
         acc_0, acc_64 = halves_g(acc_0_to_128)
         acc_128, acc_192 = halves_g(acc_128_to_256)
         norm_epilogue(
-                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col, r_rows, s_rows, dx_out,
-                gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
+                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 64, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
+                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col + 64,
+                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 128, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
+                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
+                col + 128, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, row, col + 192, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WHOLE_M, WHOLE_N,
+                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
+                col + 192, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
             )
         slice_step += 4
     tma.store_wait(0)
@@ -306,6 +334,7 @@ def norm(
     x_ring = gl.allocate_shared_memory(x.dtype, [1, 128, 64], x.layout)
     dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [1, 128, 64], dx_out.layout)
     y_out_ring = gl.allocate_shared_memory(y_out.dtype, [1, 128, 64], y_out.layout)
+    dgamma_parts = gl.allocate_shared_memory(gl.float32, [1, 8, 64], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -322,7 +351,7 @@ def norm(
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (norm_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (norm_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
