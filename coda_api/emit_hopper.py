@@ -112,16 +112,17 @@ class _HopperEmitter(HopperLoads):
         return [*lines[: last + 1], "mbarrier.arrive(freed.index(slot), count=1)", *lines[last + 1 :]]
 
     def _staging(self) -> list[str]:
-        """A slice's end. Outputs with a ring of their own go first, so that the wait for their slot need not wait for
-        the others' stores."""
+        """A slice's end. Outputs with a ring of their own are copied first, so that the wait for their slot need not
+        wait for the others' stores. Where it waits for the slice before's, they are written last: the assembler moves a
+        wait to the slice's beginning, unless a write of what was computed stands before it."""
         staged = sorted(self.epilogue.staged, key=lambda one: one.pointer in self.pairs)
-        in_place = sum(one.pointer in self.pairs for one in staged)
-        lines = []
+        in_place = [one.write for one in staged if one.pointer in self.pairs]
+        writes = [one.write for one in staged if one.pointer not in self.pairs]
         if self.borrowed:
-            lines.append(f"tma.store_wait({in_place} if INDEX == 1 else {len(staged)})")
+            writes = [f"tma.store_wait({len(in_place)} if INDEX == 1 else {len(staged)})", *writes]
         elif self.stores:
-            lines.append(f"tma.store_wait({(self.out_slots - 1) * len(staged) + in_place})")
-        lines += [one.write for one in staged]
+            writes = [f"tma.store_wait({(self.out_slots - 1) * len(staged) + len(in_place)})", *writes]
+        lines = [*in_place, *writes] if self.out_slots == 1 else [*writes, *in_place]
         lines += ["fence_async_shared()", *(one.copy for one in staged)] if staged else []
         return [*lines, *self.epilogue.gathered]
 

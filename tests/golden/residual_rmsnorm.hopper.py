@@ -169,9 +169,9 @@ def out_proj_epilogue(
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
+    x_ring.index(slot).store(h.to(gl.bfloat16))
     tma.store_wait(1 if INDEX == 1 else 2)
     x_or_h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
-    x_ring.index(slot).store(h.to(gl.bfloat16))
     fence_async_shared()
     tma_store(h_out, [row, col], x_or_h_out_ring.index(out_slot))
     tma_store(x_out, [row, col], x_ring.index(slot))
