@@ -357,8 +357,9 @@ def erf(x):
     Both are computed, since to choose between their coefficients, as libdevice does, takes more instructions."""
     u, t = x * x, tl.abs(x)
     near = x + x * (NEAR_POLYNOMIAL)
-    rest = flushed_exp(t * (FAR_POLYNOMIAL))
-    return tl.where(t < 0.927734375, near, tl.where(x < 0.0, rest - 1.0, 1.0 - rest))
+    far = 1.0 - tl.exp2(t * (FAR_POLYNOMIAL))
+    far = tl.inline_asm_elementwise("copysign.f32 $0, $1, $2;", "=f,f,f", [x, far], tl.float32, is_pure=True, pack=1)
+    return tl.where(t < 0.927734375, near, far)
 ''',
     "tanh": """
 @triton.jit
@@ -381,12 +382,13 @@ def rotation(position, f_hi, f_lo):
 
 
 # Of N. Juffa's erff: minimax fits of (erf(x) - x) / x on |x| < 0.9277, and of log(1 - erf(t)) / t from there on.
+# The latter's become those of the logarithm to base 2.
 _NEAR = [1.28379166e-1, -3.76125336e-1, 1.12819925e-1, -2.67681349e-2, 4.99119423e-3, -5.96761703e-4]
 _FAR = [-1.12871751, -6.34846687e-1, -1.06777877e-1, 2.42546219e-2, -3.88396438e-3, 3.83197126e-4, -1.72853470e-5]
 GLUON_FUNCTIONS["erf"] = (
     GLUON_FUNCTIONS["erf"]
     .replace("NEAR_POLYNOMIAL", _polynomial(_NEAR))
-    .replace("FAR_POLYNOMIAL", _polynomial(_FAR, "t"))
+    .replace("FAR_POLYNOMIAL", _polynomial([float(f"{c / math.log(2.0):.9g}") for c in _FAR], "t"))
 )
 
 _IN_WARPS = GLUON_FUNCTIONS["sum_in_warps"]

@@ -25,7 +25,8 @@ from coda_synth.evaluator.hopper_memory import Barrier, HopperFault, Slot, box, 
 from triton.language import core
 from triton.runtime import interpreter
 
-_ASM: dict[str, Callable[[Any], Any]] = {
+_ASM: dict[str, Callable[..., Any]] = {
+    "copysign": lambda sign, x: np.copysign(x, sign),
     "rcp.approx": lambda x: np.float32(1) / x,
     "cos.approx": np.cos,
     "sin.approx": np.sin,
@@ -266,7 +267,7 @@ class _Words:
     def inline_asm_elementwise(self, asm: str, constraints: str, args: Sequence[Any], *more: Any, **how: Any) -> Any:
         of = next(f for name, f in _ASM.items() if asm.startswith(name))
         with np.errstate(all="ignore"):
-            return _tensor(of(args[0].handle.data), tl.float32)
+            return _tensor(of(*(arg.handle.data for arg in args)), tl.float32)
 
     def reduce(self, value: Any, axis: int, combine: _Function) -> Any:
         """By halves: what the language reduces with a function of its own does not depend on the order."""

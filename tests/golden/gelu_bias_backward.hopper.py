@@ -178,19 +178,14 @@ def sum_in_warps_g(x, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def flushed_exp_g(x):
-    """exp(x), or 0 where that is no normal number: the care that gl.exp takes of those costs three instructions."""
-    return gl.exp2(x * 1.4426950408889634)
-
-
-@gluon.jit
 def erf_g(x):
     """Good to 9e-8 of itself: x times a polynomial in its square near 0, 1 minus 2 to a polynomial in |x| farther out.
     Both are computed, since to choose between their coefficients, as libdevice does, takes more instructions."""
     u, t = x * x, gl.abs(x)
     near = x + x * (0.128379166 + u * (-0.376125336 + u * (0.112819925 + u * (-0.0267681349 + u * (0.00499119423 + u * (-0.000596761703))))))
-    rest = flushed_exp_g(t * (-1.12871751 + t * (-0.634846687 + t * (-0.106777877 + t * (0.0242546219 + t * (-0.00388396438 + t * (0.000383197126 + t * (-1.7285347e-05))))))))
-    return gl.where(t < 0.927734375, near, gl.where(x < 0.0, rest - 1.0, 1.0 - rest))
+    far = 1.0 - gl.exp2(t * (-1.62839515 + t * (-0.915890167 + t * (-0.154047914 + t * (0.0349920227 + t * (-0.00560337615 + t * (0.000552836593 + t * (-2.49374844e-05))))))))
+    far = gl.inline_asm_elementwise("copysign.f32 $0, $1, $2;", "=f,f,f", [x, far], gl.float32, is_pure=True, pack=1)
+    return gl.where(t < 0.927734375, near, far)
 
 
 @gluon.jit
