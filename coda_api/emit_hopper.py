@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from coda_synth.coda_api.gluon_text import gluon
 from coda_synth.coda_api.hopper_loads import HopperLoads
 from coda_synth.coda_api.hopper_plan import DoesNotFit
 from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.spelling import gluon
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 
 
@@ -116,13 +116,14 @@ class _HopperEmitter(HopperLoads):
         wait for the others' stores. Where it waits for the slice before's, they are written last: the assembler moves a
         wait to the slice's beginning, unless a write of what was computed stands before it."""
         staged = sorted(self.epilogue.staged, key=lambda one: one.pointer in self.pairs)
-        in_place = [one.write for one in staged if one.pointer in self.pairs]
+        first = [*self.epilogue.left, *(one.write for one in staged if one.pointer in self.pairs)]
+        in_place = sum(one.pointer in self.pairs for one in staged)
         writes = [one.write for one in staged if one.pointer not in self.pairs]
         if self.borrowed:
-            writes = [f"tma.store_wait({len(in_place)} if INDEX == 1 else {len(staged)})", *writes]
+            writes = [f"tma.store_wait({in_place} if INDEX == 1 else {len(staged)})", *writes]
         elif self.stores:
-            writes = [f"tma.store_wait({(self.out_slots - 1) * len(staged) + len(in_place)})", *writes]
-        lines = [*in_place, *writes] if self.out_slots == 1 else [*writes, *in_place]
+            writes = [f"tma.store_wait({(self.out_slots - 1) * len(staged) + in_place})", *writes]
+        lines = [*first, *writes] if self.out_slots == 1 else [*writes, *first]
         lines += ["fence_async_shared()", *(one.copy for one in staged)] if staged else []
         return [*lines, *self.epilogue.gathered]
 

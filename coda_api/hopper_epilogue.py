@@ -239,7 +239,8 @@ class HopperEpilogue(Epilogue):
         self.staged: list[Staged] = []
         self.pairs: dict[str, str] = {}  # outputs that may be staged where a tile of their shape was read
         self.parts: dict[str, tuple[int, int]] = {}  # buffers of a row a warp: how many of a slice, and their columns
-        self.gathered: list[str] = []  # what reduces these rows to one
+        self.left: list[str] = []  # the writes of these rows
+        self.gathered: list[str] = []  # what reduces them to one
 
     def store_described(self, pointer: str, cols: Dim, segment: int, text: str) -> None:
         count = self.slice.geometry.segments_of(cols)
@@ -266,8 +267,10 @@ class HopperEpilogue(Epilogue):
             self.gathered.append(f"{self.by_column}: gl.constexpr = {_BY_COLUMN}")
         for s in range(count):
             own = str(s) if self.groups == 1 else f"WHICH * {count} + {s}" if count > 1 else "WHICH"
-            slot, kept, columns = f"{parts}.index({own})", self._existing_rows(value, s), new("columns")
-            self._write(f"{slot}.store({value.word.removeprefix('tile_')}_in_warps({kept}, WARPS))")
+            slot, columns, part = f"{parts}.index({own})", new("columns"), new(f"{output}_part")
+            in_warps = f"{value.word.removeprefix('tile_')}_in_warps({self._existing_rows(value, s)}, WARPS)"
+            self._write(f"{part} = {in_warps}")
+            self.left.append(f"{slot}.store({part})")
             place = f"gl.arange(0, {width}, layout=gl.SliceLayout(0, {self.by_column}))"
             row, mask = f"{pointer} + row // BLOCK_M * {n}", self.slice.within_columns(columns, n)
             reduced = f"{REDUCE[value.word]}({slot}.load({self.by_column}), 0)"

@@ -10,7 +10,8 @@ import ast
 import builtins
 from collections.abc import Iterable, Mapping
 
-from coda_synth.coda_api.spelling import FUNCTIONS, GLUON_FUNCTIONS, library
+from coda_synth.coda_api.gluon_text import GLUON_FUNCTIONS, library
+from coda_synth.coda_api.spelling import FUNCTIONS
 
 _HEAD = '''"""{title}
 

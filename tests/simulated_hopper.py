@@ -13,11 +13,11 @@ import torch
 import triton.language as tl
 from coda_synth.coda_api import toolchain
 from coda_synth.coda_api.generated import Generated
+from coda_synth.coda_api.gluon_text import library
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.spelling import library
 from coda_synth.evaluator import hopper_simulator
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
 from coda_synth.evaluator.fitting import fit_sizes

@@ -203,13 +203,14 @@ def activation_epilogue(
     dz = z_2 * (p + z_tile * gl.exp(-0.5 * z_tile * z_tile) / 2.5066282746310002)
     act = z_tile * p
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    db_parts.index(0).store(sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), WARPS))
+    db_part = sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), dz, 0.0), WARPS)
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
     tma.store_wait(3)
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
+    db_parts.index(0).store(db_part)
     z_ring.index(slot).store(dz.to(gl.bfloat16))
     fence_async_shared()
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))

@@ -310,7 +310,8 @@ def norm_epilogue(
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
     y = xhat * gamma_cols
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
-    dgamma_parts.index(0).store(sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), WARPS))
+    dgamma_part = sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), WARPS)
+    dgamma_parts.index(0).store(dgamma_part)
     tma.store_wait(0)
     dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
