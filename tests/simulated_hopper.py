@@ -17,6 +17,7 @@ from coda_synth.coda_api.gluon_text import library
 from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.reference import evaluate
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator import hopper_simulator
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
@@ -25,6 +26,9 @@ from coda_synth.evaluator.hopper_memory import HopperFault
 from coda_synth.evaluator.quick_interpreter import quicken
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
+
+from tests.cases import PROGRAMS
+from tests.language import randn, signature_of
 
 toolchain.repair_interpreter()
 quicken()
@@ -86,6 +90,21 @@ def test_whole_tiles_need_no_masks(name: str) -> None:
     whole = [a.value for launch in made.launches for a in launch.args if a.name.startswith("WHOLE_")]
     assert whole and all(whole)
     assert error_ratio(name, made, sizes, made.source, 0) <= 1.0
+
+
+@pytest.mark.parametrize("schedule", [TURNS, SHARED], ids=lambda schedule: schedule.mainloop)
+def test_reductions_down_the_rows_of_tiles_of_two_widths(schedule: Schedule) -> None:
+    program = read(PROGRAMS["reductions down the rows"])
+    sig, sizes = signature_of(program, dtype="bfloat16"), {"T": 200, "D": 64, "F": 104}
+    inputs = {p.name: randn(*(d.size(sizes) for d in p.type.dims)).bfloat16() for p in program.params}
+    made = lower(program, sig, sizes, form="hopper", schedules={"a": schedule}, processors=PROCESSORS)
+    buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}
+    pool = {**inputs, **buffers}
+    hopper_simulator.load(made.source).launch(**{name: pool[name] for name in made.arguments})
+    exact = evaluate(program, sig, inputs)
+    for b in made.buffers:
+        for output in b.outputs:
+            torch.testing.assert_close(buffers[b.name].double(), exact[output], rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["erf", "sigmoid", "tanh"])
