@@ -74,7 +74,7 @@ def decode(body: bytearray, header_bytes: int) -> Message:
         data, sizes, tag = head["data"], [int(size) for size in head["blobs"]], str(head["tag"])
         if not isinstance(data, dict) or min(sizes, default=0) < 0:
             raise ValueError("the header's fields have other types")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise BadFrame("the frame's header is not readable") from error
     if header_bytes + sum(sizes) != len(body):
         raise BadFrame("the frame's buffers do not have the sizes that its header says")

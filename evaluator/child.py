@@ -152,7 +152,8 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        process = self._process  # another thread may end it meanwhile
+        return process.pid if process else None
 
     # ---- life and death ----------------------------------------------------------------------------------------------
 

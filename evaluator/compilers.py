@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.processes import end
 
 _MOST = 12  # workers
-_SECONDS = 180.0
+_SECONDS = 90.0
+_FAILED = (ChildFailure, ChildRaised, JudgeError, OSError, ValueError)  # the last two where `close` ended it meanwhile
 
 
 class Compilers:
@@ -25,44 +27,59 @@ class Compilers:
         self._make = make
         self._children: list[Child] = []
         self._begun: threading.Thread | None = None
+        self._ended = threading.Event()
 
     def start(self, asked: Mapping[str, Any]) -> None:
-        """Begins to compile what the cases in `asked` launch, equal kernels once, when what was begun before is done.
-        Ends when `wait` does."""
-        self.wait()
+        """Begins to compile what the cases in `asked` launch, equal kernels once; ends what nobody has waited for."""
+        self._end()
         self._begun = threading.Thread(target=self._compile, args=(asked,), daemon=True)
         self._begun.start()
 
-    def _compile(self, asked: Mapping[str, Any]) -> None:
-        ended = OSError, ValueError  # a worker that `close` ended meanwhile
-        with contextlib.suppress(ChildFailure, ChildRaised, JudgeError, *ended):
-            kernels = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
-            count = min(cores(), _MOST, len(kernels))
-            workers = [self._worker(i) for i in range(count)]
-            for i, child in enumerate(workers):
-                child.post("compile", _SECONDS, {**asked, "kernels": kernels[i::count]})
-            for child in workers:
-                with contextlib.suppress(ChildFailure, ChildRaised, *ended):
-                    child.collect(_SECONDS)
-
     def wait(self) -> None:
-        """Until everything that was begun is compiled."""
+        """Until what was begun is compiled, for two limits of a worker's at most."""
         if self._begun:
             self._begun.join()
             self._begun = None
 
     def close(self) -> None:
         """Ends every worker, whatever it is at; harmless twice."""
-        while self._children:  # whoever waits for one of them starts no more than one other
-            for child in self._children:
-                child.close()
-            self._children = []
-            self.wait()
+        self._end()
+        for child in self._children:
+            child.close()
+        self._children = []
+
+    def _end(self) -> None:
+        """Kills the workers of what is still going on, which their threads then see; the next one starts them again."""
+        if self._begun and self._begun.is_alive():
+            self._ended.set()
+            while self._begun.is_alive():
+                for pid in [child.pid for child in self._children]:
+                    if pid is not None:
+                        end(pid)
+                self._begun.join(0.1)
+            self._ended.clear()
+        self._begun = None
+
+    def _compile(self, asked: Mapping[str, Any]) -> None:
+        """A thread for each worker, which keeps that one's limits."""
+        with contextlib.suppress(*_FAILED):
+            kernels = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
+            count = min(cores(), _MOST, len(kernels))
+            parts = [(self._worker(i), {**asked, "kernels": kernels[i::count]}) for i in range(count)]
+            threads = [threading.Thread(target=self._work, args=part, daemon=True) for part in parts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _work(self, child: Child, asked: Mapping[str, Any]) -> None:
+        if not self._ended.is_set():
+            with contextlib.suppress(*_FAILED):
+                child.request("compile", _SECONDS, asked)
 
     def _worker(self, number: int) -> Child:
         while len(self._children) <= number:
             self._children.append(self._make())
-            self._children[-1].start()
         return self._children[number]
 
 

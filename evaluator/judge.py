@@ -33,7 +33,9 @@ from coda_synth.tasks.catalog import task_names
 
 from coda_synth import __version__
 
-__all__ = ["Judge", "JudgeError", "Limits"]
+__all__ = ["SEEDS", "Judge", "JudgeError", "Limits"]
+
+SEEDS = 1 << 62  # of which each case of an evaluation takes one a little further on
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Judge:
         on_gpu = self._has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
+        if not 0 <= chosen < SEEDS:
+            raise JudgeError(f"the seed {chosen} is out of range: a seed is a whole number from 0 to {SEEDS - 1}")
         if on_gpu:
             self.gpu.start()  # it imports meanwhile
         trial = Trial(candidate, facts, chosen, on_stage or (lambda _: None))
@@ -235,12 +239,16 @@ class Judge:
             self._facts[task, dtype] = from_data(TaskFacts, reply.data["facts"])
         return self._facts[task, dtype]
 
-    def ask_reference(self, op: str, case: Case | None = None, **data: object) -> Message:
-        """Asks a reference child, that of a case where one is named; whatever befalls it is the judge's failure, not a
+    def release(self, task: str, dtype: str, case: Case) -> None:
+        """Makes every reference child give the GPU's memory back, but for the oracle of one case."""
+        for child in self.references:
+            self.ask_reference("release", child, task=task, dtype=dtype, case=to_data(case))
+
+    def ask_reference(self, op: str, of: Child | None = None, **data: object) -> Message:
+        """Asks a reference child, the first where none is named; whatever befalls it is the judge's failure, not a
         candidate's."""
-        child = self.references.of(case) if case else self.references.first
         try:
-            return child.request(op, 120.0, {**data, "case": to_data(case)} if case else data)
+            return (of or self.references.first).request(op, 120.0, data)
         except (ChildFailure, ChildRaised) as error:
             raise JudgeError(f"the reference child failed ({op} {data.get('task', '')}): {error}") from error
 

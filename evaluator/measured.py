@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+_WORDS = 1 << 16  # characters of notes at most
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -37,6 +39,20 @@ class Measured:
     timer: str = ""
     between_ms: float = 0.0
 
+    def fault(self) -> str:
+        """What makes it no measurement, or "": it comes from a process that has run a candidate."""
+        samples = [*self.samples.values(), *self.graph.values()]
+        if "candidate" not in self.samples or (self.graph and "candidate" not in self.graph):
+            return "nothing is said of the candidate"
+        if not all(0 < s.low_ms <= s.median_ms <= s.high_ms < math.inf and s.repeats > 0 for s in samples):
+            return "a time is no time, or lies outside of its interval"
+        if not self.fingerprints or len(self.fingerprints) != len(self.reruns):
+            return "outputs and reruns are not as many"
+        spans = [*self.launch_ms.values(), (self.prepare_ms, self.between_ms)]
+        if not all(each and all(0 <= ms < math.inf for ms in each) for each in spans):
+            return "a launch takes no time that there is"
+        return "" if sum(map(len, self.notes)) + len(self.clocks) + len(self.timer) < _WORDS else "it talks too much"
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -49,6 +65,15 @@ class Parts:
     copy_bytes_per_s: float
     matmul_flops_per_s: float
     notes: tuple[str, ...] = ()
+
+    def fault(self) -> str:
+        """As Measured's."""
+        rates = self.copy_bytes_per_s, self.matmul_flops_per_s
+        if not all(0 < x < math.inf for x in (*rates, *self.bare_ms.values())):
+            return "a rate or a time is none"
+        if not all(0 <= x < math.inf for x in self.whole_ms.values()):
+            return "a time is none"
+        return "" if sum(map(len, self.notes)) < _WORDS else "it talks too much"
 
 
 def summary(times: Sequence[float]) -> Sample:

@@ -12,7 +12,7 @@ from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.checking import Checker, told
-from coda_synth.evaluator.child import ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
@@ -75,7 +75,7 @@ def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mappi
     trial.profile = [line for line in trial.profile if "modelled" not in line]  # better is coming
     try:
         trial.profile += [f"{label}: {line}" for line in checker.peers(judge.gpu, case)]
-        judge.ask_reference("release", case, task=trial.facts.name, dtype=trial.facts.signature.dtype)
+        judge.release(trial.facts.name, trial.facts.signature.dtype, case)
         _time(judge, checker, label, case, bits)
     except ChildRaised as error:
         if error.raised.kind != "OutOfMemoryError":
@@ -138,6 +138,8 @@ def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[
         answer = judge.gpu.request("measure", judge.limits.measure_s, asked)
         taken_apart = _parts(judge, checker, label, case)
     found: Measured = told(Measured, answer, "measured")
+    if fault := found.fault():
+        raise ChildCrashed(f"its process gave an answer that is none: {fault}")
     if said := unlike(found, bits):
         raise StageFailed(Verdict.INCORRECT, (Diagnostic("NotDeterministic", f"{said} ({case})"),))
     checker.check_timed(case, answer)
@@ -152,7 +154,9 @@ def _parts(judge: Judge, checker: Checker, label: str, case: Case) -> Parts | No
         return None
     try:
         reply = judge.gpu.request("parts", PARTS_S, checker.run(case))
-        found: Parts = from_data(Parts, reply.data["parts"])
+        found: Parts = told(Parts, reply, "parts")
+        if fault := found.fault():
+            raise ChildCrashed(f"its process gave an answer that is none: {fault}")
         return found
     except (ChildFailure, ChildRaised) as error:
         judge.gpu.close()

@@ -91,6 +91,8 @@ def _bound_by(launch: LaunchCost, on: Device, dtype: str) -> str:
 
 def _against(cost: LaunchCost, ms: float, on: Device, dtype: str) -> str:
     """Its rates, and what they are of the device's."""
+    if ms <= 0:
+        return f" ({_cost(cost, on, dtype)}), nothing beyond the launch before"
     flops, moved = cost.flops / ms * 1e3, cost.bytes / ms * 1e3
     said = f" ({_cost(cost, on, dtype)}):"
     if cost.flops:

@@ -30,8 +30,9 @@ class References:
         """Cases of one seed, which may share an oracle, have the same."""
         return self._children[case.seed % len(self._children)]
 
-    def coming(self, cases: Sequence[Case]) -> Iterator[Case]:
-        """Of the cases that follow one, those whose oracle can be drawn meanwhile: their child has nothing to do."""
-        for case in cases[: len(self._children) - 1]:
-            if not self.of(case).busy:
-                yield case
+    def coming(self, case: Case, following: Sequence[Case]) -> Iterator[Case]:
+        """Of the cases that follow one, those whose oracle can be drawn while that one is decided on: their child is
+        another, and has nothing to do."""
+        for other in following[: len(self._children) - 1]:
+            if self.of(other) is not self.of(case) and not self.of(other).busy:
+                yield other

@@ -181,3 +181,9 @@ def test_a_frame_with_a_foreign_nonce_or_torn_sizes_is_refused():
     assert total == len(body) and decode(body, header).data == {"a": 1}
     with pytest.raises(BadFrame):
         decode(body[:-1], header)
+
+
+@pytest.mark.parametrize("head", [b"[" * 200_000, b'{"data": {}, "blobs": [Infinity], "tag": ""}', b'{"data": {}}'])
+def test_a_header_that_is_none_is_a_bad_frame(head: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode(bytearray(head), len(head))

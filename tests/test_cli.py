@@ -344,6 +344,12 @@ def test_a_gpu_measures_beside_named_baselines(tmp_path: Path) -> None:
     assert {"bare_gemm", "eager"} <= {b["name"] for b in timing["baselines"]}
 
 
+def test_a_seed_that_no_generator_takes_is_refused(tmp_path: Path) -> None:
+    for seed in ("99999999999999999999999", "-1"):
+        asked = ("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", f"--seed={seed}")
+        refused(cli(*asked, cwd=tmp_path), 2, "out of range: a seed is a whole number from 0 to")
+
+
 def test_tasks_and_prompt(tmp_path: Path) -> None:
     listed = json.loads(cli("tasks", "--json", cwd=tmp_path).stdout)
     assert {"linear_swiglu", "lm_head_cross_entropy"} <= {entry["name"] for entry in listed}

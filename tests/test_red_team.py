@@ -10,12 +10,14 @@ import itertools
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from coda_synth.agent.prompting import as_text, prompt
 from coda_synth.agent.strategy import choose
 from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.reader import read
-from coda_synth.evaluator import baselines
+from coda_synth.evaluator import baselines, references
 from coda_synth.evaluator.checking import Checker
 from coda_synth.evaluator.child import Child
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
@@ -32,7 +34,7 @@ from coda_synth.evaluator.evaluation import Baseline, Candidate, Check, Evaluati
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.judge import Judge, Limits
-from coda_synth.evaluator.measured import Measured
+from coda_synth.evaluator.measured import Measured, Parts, Sample
 from coda_synth.evaluator.on_device import _cut_cases, sample, unlike
 from coda_synth.evaluator.race import Lap, WallClock, race
 from coda_synth.evaluator.serial import from_data
@@ -677,6 +679,85 @@ def test_122_what_mixes_rows_is_compared_at_full_height(judge: Judge) -> None:
     assert wide.sizes == {**headline, "T": 512} and high.sizes["T"] == headline["T"]
     assert all(high.sizes[symbol] < headline[symbol] for symbol in headline if symbol != "T")
     assert _cut_cases(replace(trial, facts=judge._describe("linear_swiglu", "bfloat16")), few) == []
+
+
+def test_123_a_reference_that_dies_when_it_is_asked_ahead_is_no_fault_of_the_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(references, "cores", lambda: 16)
+    plain, killed = Child._write, []
+
+    def dying(child: Child, pieces: list[Any], deadline: float) -> None:
+        if b'"op": "expect"' in bytes(pieces[1][:40]) and not killed:
+            killed.append(child.pid)
+            assert child.pid
+            os.kill(child.pid, signal.SIGKILL)
+            time.sleep(0.2)
+        plain(child, pieces, deadline)
+
+    with Judge(device="cpu") as wide:
+        monkeypatch.setattr(Child, "_write", dying)
+        found = wide.evaluate(Candidate("linear_residual", worked_candidate("linear_residual")), seed=1)
+    assert killed and found.verdict is Verdict.PASSED, found.diagnostics
+
+
+SOUND = Measured(
+    {"candidate": Sample(2.0, 1.9, 2.1, 40), "eager": Sample(3.0, 2.9, 3.1, 40)},
+    {},
+    {"a": (1.5,), "r": (0.0,)},
+    0.1,
+    ({"y": 1}, {"y": 2}),
+    ({"y": 1}, {"y": 2}),
+)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"samples": {}},
+        {"samples": {"candidate": Sample(NAN, NAN, NAN, 40)}},
+        {"samples": {"candidate": Sample(INF, 1.0, INF, 40)}},
+        {"samples": {"candidate": Sample(2.0, 2.2, 1.8, 40)}},
+        {"samples": {"candidate": Sample(0.0, 0.0, 0.0, 40)}},
+        {"samples": {"candidate": Sample(2.0, 1.9, 2.1, -4)}},
+        {"samples": {**SOUND.samples, "eager": Sample(NAN, 1.0, 2.0, 9)}},
+        {"graph": {"bare_gemm": Sample(1.0, 1.0, 1.0, 9)}},
+        {"launch_ms": {"a": ()}},
+        {"launch_ms": {"a": (NAN,)}},
+        {"launch_ms": {"a": (-1.0,)}},
+        {"prepare_ms": INF},
+        {"between_ms": NAN},
+        {"fingerprints": ()},
+        {"reruns": ({"y": 1},)},
+        {"notes": ("x" * (1 << 20),)},
+    ],
+    ids=str,
+)
+def test_124_a_measurement_that_is_none_is_no_answer(changed: dict[str, Any]) -> None:
+    assert SOUND.fault() == "" and replace(SOUND, **changed).fault()
+    parts = Parts({"a": 1.0}, {"a": 0.0}, 4e12, 8e14)
+    assert parts.fault() == ""
+    wrong: list[dict[str, Any]] = [{"bare_ms": {"a": 0.0}}, {"copy_bytes_per_s": 0.0}, {"notes": ("x" * 99999,)}]
+    for changed in (*wrong, {"matmul_flops_per_s": NAN}):
+        assert replace(parts, **changed).fault()
+
+
+def test_125_every_reference_gives_its_memory_back_before_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "cores", lambda: 12)
+    asked: list[tuple[int | None, str]] = []
+    plain = Child.request
+
+    def seen(child: Child, op: str, *rest: Any) -> Any:
+        asked.append((child.pid, op))
+        return plain(child, op, *rest)
+
+    with Judge(device="cpu") as wide:
+        facts = wide._describe("linear_residual", "bfloat16")
+        monkeypatch.setattr(Child, "request", seen)
+        wide.release("linear_residual", "bfloat16", Case("device", facts.check_shapes[0], 1, "normal", "auto"))
+        assert {pid for pid, op in asked if op == "release"} == {child.pid for child in wide.references}
+        assert len(asked) == 3
 
 
 # ---- the honest suite ------------------------------------------------------------------------------------------------

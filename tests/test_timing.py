@@ -100,6 +100,9 @@ def test_the_profile_names_launches_shares_and_gaps():
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16"))
     assert "a takes 2.6 ms, 87% of the program" in words and "769 TFLOP/s" in words and "16 bytes spilled" in words
     assert "the last with 100 of 132 SMs at work" in words
+    hidden = replace(found, launch_ms={"a": (2.6,), "r": (0.0,)})
+    words = "\n".join(measured_lines(hidden, launches, taken, device("H200"), "bfloat16"))
+    assert "r takes 0 ms, 0% of the program" in words and "nothing beyond the launch before" in words
     apart = Parts({"a": 2.4}, {"a": 2.5}, 4e12, 800e12, ("r could not be timed",))
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16", {"a": Schedule()}, apart))
     said = (
