@@ -36,7 +36,8 @@ def print_run(
 def _best(report: Report, folder: Path) -> list[str]:
     attempt = report.best
     if attempt is None or attempt.candidate is None or attempt.evaluation is None:
-        return [f"No candidate passed; the record is in {folder}"]
+        said = "No candidate passed" if report.rows else "No candidate was judged yet"
+        return [f"{said}; the record is in {folder}"]
     figure = headline(attempt.evaluation)
     time = f", {_time(figure)} on {figure.shape} ({figure.device})" if figure else ""
     return [
@@ -82,8 +83,9 @@ def _next(report: Report, options: str, stop: str) -> list[str]:
     elif stop == Stop.STUCK:
         ask = f"{command} synth {run.task}{options} --provider"
         first = [f"{ask} exchange    # you, or any agent, write the program", f"{ask} anthropic   # or another model"]
-    steps = [*first, f"{command} show {run.id}{options}", f"{command} leaderboard --task {run.task}{options}"]
+    steps = [*first, f"{command} show {run.id}{options}"] if report.rows or not first else first
     if report.best is not None:
+        steps.append(f"{command} leaderboard --task {run.task}{options}")
         steps.append(f"{command} export {run.id}{options} --out exports/{run.task}")
     return ["Next:", *(f"  {step}" for step in steps)]
 
