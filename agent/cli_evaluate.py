@@ -17,11 +17,11 @@ LARGEST_CANDIDATE = 1 << 20  # bytes; the worked candidates are under 3 kB
 
 def evaluate(args: argparse.Namespace) -> Exit:
     """Prints the evaluation; OK if the candidate passed."""
-    candidate, evaluation = judged(args, args.file)
-    if args.receipt:
-        from coda_synth.agent.cli_receipt import write_receipt
+    from coda_synth.agent.cli_receipt import check_place, write_receipt
 
-        write_receipt(args.receipt, candidate, evaluation)
+    if args.receipt:
+        check_place(args.receipt)
+    candidate, evaluation = judged(args, args.file)
     from coda_synth.agent.cli_report import report
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.evaluator.evaluation import Verdict
@@ -32,6 +32,8 @@ def evaluate(args: argparse.Namespace) -> Exit:
         screen = console()
         for part in report(evaluation, candidate.source, "<stdin>" if args.file == "-" else args.file):
             screen.print(part)
+    if args.receipt:  # last: where it cannot be written, the verdict is not lost
+        write_receipt(args.receipt, candidate, evaluation)
     return Exit.OK if evaluation.verdict is Verdict.PASSED else Exit.NOT_PASSED
 
 

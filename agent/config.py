@@ -59,6 +59,12 @@ class Config:
         _one_of("device", self.device, DEVICES)
         if self.attempts < 1:
             raise ConfigError(f"attempts = {self.attempts}: a run needs at least one")
+        if self.seed is not None:
+            from coda_synth.evaluator.judge import SEEDS  # late: most commands need no seed
+
+            if not 0 <= self.seed < SEEDS:
+                said = f"out of range: a seed is a whole number from 0 to {SEEDS - 1}"
+                raise ConfigError(f"seed = {self.seed}: {said}")
         if self.tune < 0:
             raise ConfigError(f"tune = {self.tune}: it must be 0 or more")
         for name in _POSITIVE:

@@ -165,6 +165,8 @@ class _Run:
 
     def _over(self) -> tuple[Stop, str] | None:
         history = self.writer.attempts
+        if history and history[-1].outcome == "done" and self.provider.name == self.writer.run.provider:
+            return Stop.DONE, history[-1].note  # another author may see more
         patience = max(REFUSALS, len(every(self.provider)))
         if len(history) >= patience and all(a.outcome == "refused" for a in history[-patience:]):
             return Stop.REFUSED, history[-1].note

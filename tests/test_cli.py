@@ -348,6 +348,14 @@ def test_a_seed_that_no_generator_takes_is_refused(tmp_path: Path) -> None:
     for seed in ("99999999999999999999999", "-1"):
         asked = ("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", f"--seed={seed}")
         refused(cli(*asked, cwd=tmp_path), 2, "out of range: a seed is a whole number from 0 to")
+    refused(cli("synth", "linear_swiglu", cwd=tmp_path, CODA_SYNTH_SEED="-4"), 2, "seed = -4: out of range")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_receipt_that_cannot_be_written_is_told_before_anything_is_judged(tmp_path: Path) -> None:
+    asked = ("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", "--receipt")
+    refused(cli(*asked, "nowhere/r.json", cwd=tmp_path), 2, "cannot write the receipt", "no folder nowhere")
+    refused(cli(*asked, str(tmp_path), cwd=tmp_path), 2, "it is a folder")
 
 
 def test_tasks_and_prompt(tmp_path: Path) -> None:

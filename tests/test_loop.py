@@ -284,6 +284,17 @@ def test_an_author_that_sees_nothing_left_to_win_ends_the_run_for_no_attempt(tmp
     assert outcome.attempts[2].usage == usage and spent(outcome.attempts).attempts == 2
 
 
+def test_a_run_that_its_author_ended_stays_so_and_another_author_may_go_on(tmp_path: Path) -> None:
+    writer, budget = new_run(tmp_path), Settings(Budget(attempts=9))
+    first = Author([Reply(fenced(GOOD)), Reply("done: it is the GEMM")], name="scripted")
+    assert synthesize(TASK, first, ReadingJudge(), writer, budget).stop == Stop.DONE
+    again, other = Author([Reply(fenced(better(1)))], name="scripted"), Author([Reply(fenced(better(1)))])
+    outcome = synthesize(TASK, again, ReadingJudge(), writer, budget)
+    assert (outcome.stop, outcome.detail, again.asked) == (Stop.DONE, "it is the GEMM", [])
+    outcomes = [a.outcome for a in synthesize(TASK, other, ReadingJudge(), writer, budget).attempts]
+    assert outcomes == ["evaluated", "done", "evaluated"] and other.asked
+
+
 def test_a_program_with_a_wrong_hint_alone_is_told_so_for_nothing_once_in_a_row(tmp_path: Path) -> None:
     wrong = [GOOD.replace("@kernel", f"@kernel(block_n={n})") for n in (100, 192, 300)]
     author = Author([Reply(fenced(text)) for text in (wrong[0], GOOD, wrong[1], wrong[2], better(1))])
