@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from coda_synth.agent import config
-from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_failure import Exit, Failure, must_be_writable
 from coda_synth.agent.cli_tasks import known_target, known_task
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
 
@@ -17,11 +17,10 @@ LARGEST_CANDIDATE = 1 << 20  # bytes; the worked candidates are under 3 kB
 
 def evaluate(args: argparse.Namespace) -> Exit:
     """Prints the evaluation; OK if the candidate passed."""
-    from coda_synth.agent.cli_receipt import check_place, write_receipt
-
     if args.receipt:
-        check_place(args.receipt)
+        must_be_writable(args.receipt, "the receipt ")
     candidate, evaluation = judged(args, args.file)
+    from coda_synth.agent.cli_receipt import write_receipt
     from coda_synth.agent.cli_report import report
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.evaluator.evaluation import Verdict

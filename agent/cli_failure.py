@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterable
 from enum import IntEnum
+from pathlib import Path
 from unicodedata import category
 
 
@@ -38,6 +39,23 @@ def shown(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" and c not in "\n\t" else c for c in text)
+
+
+def must_be_writable(name: str, what: str = "") -> None:
+    """Raises Failure before work whose result would have no place. Opening is what tells; it changes no file, and one
+    that it makes is removed. what: the result in words, as "the receipt "."""
+    path = Path(name)
+    try:
+        if path.is_dir():
+            raise Failure(f"cannot write {what}{name}: it is a folder, and a file is asked for")
+        if not path.absolute().parent.is_dir():
+            raise Failure(f"cannot write {what}{name}: its folder does not exist, there is no folder {path.parent}")
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            os.unlink(os.path.realpath(path))
+    except OSError as error:
+        raise Failure(f"cannot write {what}{name}: {error.strerror or error}", Exit.ENVIRONMENT) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

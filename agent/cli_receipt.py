@@ -49,14 +49,6 @@ def regrade(args: argparse.Namespace) -> Exit:
     return Exit.OK if found.holds else Exit.NOT_PASSED
 
 
-def check_place(path: str) -> None:
-    """Raises Failure where no receipt can be written, before anything is judged for it."""
-    folder = Path(path).parent
-    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "it is a folder" if Path(path).is_dir() else f"there is no folder {folder} that can be written to"
-        raise Failure(f"cannot write the receipt {path}: {why}")
-
-
 def write_receipt(path: str, candidate: Candidate, evaluation: Evaluation) -> None:
     """Raises Failure where it cannot be written."""
     from coda_synth.runs.receipt import receipt_data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_evaluate import candidate_text
-from coda_synth.agent.cli_failure import Exit, Failure, nearest
+from coda_synth.agent.cli_failure import Exit, Failure, must_be_writable, nearest
 from coda_synth.agent.cli_tasks import known_target, known_task
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def tune(args: argparse.Namespace) -> Exit:
     if not 0 < args.seconds < math.inf:
         raise Failure(f"--seconds {args.seconds:g}: it must be a positive number")
     if args.out:
-        _must_be_writable(args.out)
+        must_be_writable(args.out)
     from coda_synth.agent.cli_view import progress
 
     with progress(args) as screen:
@@ -75,23 +74,6 @@ def tune(args: argparse.Namespace) -> Exit:
     if outcome.found is None or outcome.evaluation.verdict != "PASSED":
         return _failed(args, outcome.evaluation, outcome.text)
     return _ended(args, asked, outcome.found, outcome.text, outcome.cached)
-
-
-def _must_be_writable(out: str) -> None:
-    """Raises Failure before a search whose result would have no place. Opening is what tells; it changes no file, and
-    one that it makes is removed."""
-    path = Path(out)
-    try:
-        if path.is_dir():
-            raise Failure(f"cannot write {out}: it is a folder, and --out takes a file")
-        if not path.absolute().parent.is_dir():
-            raise Failure(f"cannot write {out}: its folder does not exist")
-        new = not path.exists()
-        path.open("ab").close()
-        if new:
-            os.unlink(os.path.realpath(path))
-    except OSError as error:
-        raise Failure(f"cannot write {out}: {error.strerror or error}", Exit.ENVIRONMENT) from None
 
 
 def _asked(args: argparse.Namespace, settings: config.Config, source: str) -> _Asked:

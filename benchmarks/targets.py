@@ -184,7 +184,7 @@ def measured(row: Row, options: argparse.Namespace, clock: Clock) -> dict[str, A
         inputs = make_inputs(task(row.task), needs, Case("device", sizes, 1, "normal", "auto"), device)
     schedules = {c.name: TINY for c in program.live_calls() if isinstance(c.unit, Kernel)} if options.tiny else {}
     hopper = device == "cuda" and torch.cuda.get_device_capability() == (9, 0)
-    made = lower(program, needs, local, hopper=hopper, schedules=schedules, processors=3 if options.tiny else 132)
+    made = lower(program, needs, local, hopper=hopper, schedules=schedules)
     bound = bind(made, inputs, device)
     bound.launch()
     m, n, k = (64, 64, 64) if options.tiny else row.bare

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from coda_synth.agent import cli_tune, tune_cache, workbench
+from coda_synth.agent import cli_failure, tune_cache, workbench
 from coda_synth.agent.doctor import _tuned
 from coda_synth.agent.tune import NEIGHBOURS, SHAPES, KernelResult, Search, Try
 from coda_synth.agent.tuner import with_hints
@@ -488,7 +488,7 @@ def test_asking_whether_a_place_can_be_written_changes_nothing_there(tmp_path: P
     (tmp_path / "old").write_text("old")
     (tmp_path / "link").symlink_to("nothing")
     for name in ("old", "new", "link"):
-        cli_tune._must_be_writable(str(tmp_path / name))
+        cli_failure.must_be_writable(str(tmp_path / name))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "old"] and (tmp_path / "old").read_text() == "old"
 
 
