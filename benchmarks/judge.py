@@ -76,8 +76,9 @@ def _warm_on_device(judge: Judge) -> bool:
         found = judge.evaluate(Candidate("linear_bias_gelu", text), shapes=SHAPES)
         seconds.append(time.perf_counter() - start)
         assert found.verdict is Verdict.PASSED and len(found.timings) == len(SHAPES), found.diagnostics
-        spent = ", ".join(f"{step} {s:.2f}" for step, s in found.stages.items() if s >= 0.05)
-        print(f"{seconds[-1]:.2f} s: {spent}", flush=True)
+        waited = ", ".join(f"{stage} {s:.2f}" for stage, s in found.seconds.items())
+        worked = ", ".join(f"{step} {s:.2f}" for step, s in found.stages.items() if s >= 0.05)
+        print(f"{seconds[-1]:.2f} s: {waited}; side by side: {worked}", flush=True)
     print(f"checked and timed at {len(SHAPES)} shapes, warm: {min(seconds[1:]):.2f} s (aim {WARM_S:.0f})", end="; ")
     print(f"the first, cold: {seconds[0]:.2f} s")
     return min(seconds[1:]) > WARM_S

@@ -50,6 +50,7 @@ def main(count: int = 1000, device: str = "cpu") -> int:
     """One evaluation after the other, each of another text, so that nothing is answered from a cache."""
     source, rows, times = worked_candidate(TASK), [], []
     steps: Counter[str] = Counter()
+    waits: Counter[str] = Counter()
     began_s, told = 0.0, 0
     print(_line(COLUMNS))
     with Judge(device=device) as judge:
@@ -58,6 +59,7 @@ def main(count: int = 1000, device: str = "cpu") -> int:
             found = judge.evaluate(Candidate(TASK, f"{source}\n# {number}\n"), measure=False, small=True)
             times.append(time.perf_counter() - start)
             steps.update(found.stages if number else {})
+            waits.update(found.seconds if number else {})
             if found.verdict is not Verdict.PASSED:
                 print(f"{number}: {found.verdict}, seed {found.seed}: {found.diagnostics[0]}")
                 return 1
@@ -69,7 +71,8 @@ def main(count: int = 1000, device: str = "cpu") -> int:
         worked = (_cpu_s() - began_s) / max(1, count - 1)
     median = statistics.median(times)
     print(f"{count} evaluations, {median:.3f} s each (median), {max(times):.2f} s the slowest")
-    print(f"most of it: {', '.join(f'{n} {s / max(1, count - 1):.3f}' for n, s in steps.most_common(8))}")
+    for said, spent in (("by stage", waits), ("by step, side by side", steps)):
+        print(f"{said}: {', '.join(f'{n} {s / max(1, count - 1):.3f}' for n, s in spent.most_common(12))}")
     print(f"{worked:.3f} s of processor time each, all processes together; load {os.getloadavg()[0]:.1f}")
     quarter, last = rows[len(rows) // 4], rows[-1]
     grown, on_gpu = last.mb / quarter.mb, last.gpu_mb / (quarter.gpu_mb or 1.0)

@@ -116,6 +116,14 @@ def _read(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 
 def _lowered(data: Mapping[str, Any]) -> Generated:
     """The candidate at the headline shape, for the target, with its own schedules."""
+    named = {name: data[name] for name in ("source", "facts", "schedules", "target", "device")}
+    return _lowered_once(json.dumps(named, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=4)
+def _lowered_once(text: str) -> Generated:
+    """Every question about a candidate asks for it."""
+    data = json.loads(text)
     program, facts, schedules = _asked(data)
     known = {call.name for call in _kernel_calls(program)}
     if unknown := sorted(set(schedules) - known):

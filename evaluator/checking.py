@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.evaluator.aside import Ended
 from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.child import Child, ChildCrashed, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.evaluation import Check, Verdict
@@ -56,10 +57,12 @@ def told(kind: Any, answer: Message, name: str) -> Any:
 
 
 class Checker:
-    """Runs cases for one trial. worker: the candidate child that runs them; references: the children that decide."""
+    """Runs cases for one trial. worker: the candidate child that runs them; references: the children that decide;
+    checks: where what was found goes, the trial's own by default."""
 
-    def __init__(self, trial: Trial, references: References, limit_s: float) -> None:
+    def __init__(self, trial: Trial, references: References, limit_s: float, checks: list[Check] | None = None) -> None:
         self.trial, self.references, self.limit_s = trial, references, limit_s
+        self.checks = trial.checks if checks is None else checks
         self._facts = to_data(trial.facts)
 
     def expect(self, case: Case) -> None:
@@ -68,13 +71,15 @@ class Checker:
         with contextlib.suppress(ChildFailure):
             self.references.of(case).post("expect", ORACLE_S, {"cases": to_data([case]), **self._task()})
 
-    def check_all(self, worker: Child, cases: Sequence[Case]) -> None:
+    def check_all(self, worker: Child, cases: Sequence[Case], ended: Ended | None = None) -> None:
         """Case by case, as `check` does; the worker runs each while its reference decides on the one before, and the
-        other references draw the oracles of those to come."""
+        other references draw the oracles of those to come. Stops after the case in hand when it is `ended`."""
         start = time.monotonic()
         self._ask(worker, cases[0])
         try:
             for i, case in enumerate(cases):
+                if ended and ended.is_set():
+                    break
                 answer = self._answer(worker, case)
                 answered = time.monotonic()
                 if i + 1 < len(cases):
@@ -102,7 +107,7 @@ class Checker:
         worst = str(faults[0]) if faults else str(judgement["worst"])
         seconds = round(time.monotonic() - start, 3)
         form = str(answer.data.get("form", case.form))
-        self.trial.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
+        self.checks.append(Check(case.stage, case.sizes, case.style, case.seed, form, ratio, worst, seconds))
         if not ratio <= 1.0:
             said = self._words(case, faults, worst, judgement)
             raise StageFailed(Verdict.INCORRECT, said)

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
-from coda_synth.evaluator.processes import end
 
 _MOST = 12  # workers
 _SECONDS = 90.0
@@ -26,20 +26,17 @@ class Compilers:
     def __init__(self, make: Callable[[], Child]) -> None:
         self._make = make
         self._children: list[Child] = []
-        self._begun: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._begun: Aside | None = None
 
     def start(self, asked: Mapping[str, Any]) -> None:
         """Begins to compile what the cases in `asked` launch, equal kernels once; ends what nobody has waited for."""
         self._end()
-        self._begun = threading.Thread(target=self._compile, args=(asked,), daemon=True)
-        self._begun.start()
+        self._begun = Aside(lambda ended: self._compile(asked, ended), lambda: list(self._children))
 
     def wait(self) -> None:
         """Until what was begun is compiled, for two limits of a worker's at most."""
         if self._begun:
-            self._begun.join()
-            self._begun = None
+            self._begun.wait()
 
     def close(self) -> None:
         """Ends every worker, whatever it is at; harmless twice."""
@@ -49,31 +46,25 @@ class Compilers:
         self._children = []
 
     def _end(self) -> None:
-        """Kills the workers of what is still going on, which their threads then see; the next one starts them again."""
-        if self._begun and self._begun.is_alive():
-            self._ended.set()
-            while self._begun.is_alive():
-                for pid in [child.pid for child in self._children]:
-                    if pid is not None:
-                        end(pid)
-                self._begun.join(0.1)
-            self._ended.clear()
+        """Kills the workers of what is still going on; the next one starts them again."""
+        if self._begun:
+            self._begun.end()
         self._begun = None
 
-    def _compile(self, asked: Mapping[str, Any]) -> None:
+    def _compile(self, asked: Mapping[str, Any], ended: Ended) -> None:
         """A thread for each worker, which keeps that one's limits."""
         with contextlib.suppress(*_FAILED):
             kernels = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
             count = min(cores(), _MOST, len(kernels))
-            parts = [(self._worker(i), {**asked, "kernels": kernels[i::count]}) for i in range(count)]
+            parts = [(self._worker(i), {**asked, "kernels": kernels[i::count]}, ended) for i in range(count)]
             threads = [threading.Thread(target=self._work, args=part, daemon=True) for part in parts]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
 
-    def _work(self, child: Child, asked: Mapping[str, Any]) -> None:
-        if not self._ended.is_set():
+    def _work(self, child: Child, asked: Mapping[str, Any], ended: Ended) -> None:
+        if not ended.is_set():
             with contextlib.suppress(*_FAILED):
                 child.request("compile", _SECONDS, asked)
 

@@ -7,6 +7,7 @@ survives whatever happens to a child. See docs/evaluation.md.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import secrets
 import time
@@ -18,13 +19,13 @@ from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.evaluator import on_device
 from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.checking import Checker, long_cases, meaning_cases
 from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
+from coda_synth.evaluator.on_device import OnDevice
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trace import Graph
@@ -72,7 +73,7 @@ class Judge:
         compiles = {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}  # whatever the user's own shell says
         self.builder = Child(f"{package}.build", environment=compiles, memory=limits.memory)
         oracle = functools.partial(Child, f"{package}.oracle", environment=gpu, memory=limits.device_memory)
-        self.references = References(oracle)
+        self.references = References.made(oracle)
         interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
         compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -145,10 +146,11 @@ class Judge:
         try:
             self._read(trial)
             cases = self._plan(trial)
-            device_cases = on_device.planned(trial, self, tuple(shapes), small) if on_gpu else None
-            self._build_and_check(trial, cases)
-            if device_cases:
-                self._on_device(trial, measure, device_cases)
+            on_it = OnDevice(trial, self, tuple(shapes), small) if on_gpu else None
+            with on_it or contextlib.nullcontext():
+                self._build_and_check(trial, cases, on_it)
+                if on_it:
+                    on_it.finish(measure)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             trial.stages = self._stages()
             return trial.failed(error)
@@ -184,13 +186,13 @@ class Judge:
             cases: list[Case] = from_data(list[Case], reply.data["cases"])
             return cases
 
-    def _build_and_check(self, trial: Trial, cases: list[Case]) -> None:
+    def _build_and_check(self, trial: Trial, cases: list[Case], on_it: OnDevice | None) -> None:
         """Compiles and checks side by side, since each takes seconds; a candidate that does not build is a BUILD_ERROR
         whatever the checks say."""
         start, problem = time.monotonic(), None
         self.builder.post("build", self.limits.build_s, self.asked(trial))
         try:
-            self._check(trial, cases)
+            self._check(trial, cases, on_it)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             problem = error
         trial.stage = "build"
@@ -204,18 +206,13 @@ class Judge:
         if problem:
             raise problem
 
-    def _check(self, trial: Trial, cases: list[Case]) -> None:
+    def _check(self, trial: Trial, cases: list[Case], on_it: OnDevice | None) -> None:
+        """The algebra, and then the generated code, beside what a GPU makes of it where there is one."""
         with trial.entering("check"):
-            checker = Checker(trial, self.references, self.limits.check_s)
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
-            checker.check_all(self.interpreter, [*algebra, *cases])
-
-    def _on_device(self, trial: Trial, measure: bool, cases: on_device.Cases) -> None:
-        try:
-            on_device.check(trial, self, measure, cases)
-        except ChildRaised:
-            self.gpu.close()  # an illegal address leaves a context in which everything fails
-            raise
+            Checker(trial, self.references, self.limits.check_s).check_all(self.interpreter, algebra)
+            references = on_it.begin() if on_it else self.references
+            Checker(trial, references, self.limits.check_s).check_all(self.interpreter, cases)
 
     # ---- what the stages ask with ------------------------------------------------------------------------------------
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.checking import Checker, told
 from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError
-from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
+from coda_synth.evaluator.evaluation import Baseline, Check, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Measured, Parts
 from coda_synth.evaluator.profile import measured_lines
+from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import from_data, to_data
 from coda_synth.evaluator.trial import StageFailed, Trial
 
@@ -26,20 +27,77 @@ if TYPE_CHECKING:
 
 SAMPLED_ROWS = 256  # of a full shape, held against the oracle
 PARTS_S = 90.0
+_PATIENCE_S = 5.0  # with a GPU that is at a candidate which failed elsewhere, before its child is killed
 CUT_ROWS = 512  # of a full shape's rows, for outputs that mix rows
 
 
-@dataclass(frozen=True)
-class Cases:
-    """What runs on the GPU: small shapes, then real ones by label."""
+class OnDevice:
+    """One trial's visit to the GPU: its kernels begin to be compiled, then small shapes are checked, beside the checks
+    that need no GPU where there are reference children for both, and then real ones. A context, whose end is the end of
+    whatever goes on aside.
 
-    small: list[Case]
-    full: Mapping[str, Case]
+    Raises JudgeError for a label of no shape.
+    """
+
+    def __init__(self, trial: Trial, judge: Judge, labels: tuple[str, ...], small_alone: bool = False) -> None:
+        """labels: of the real shapes, () for the headline; none of them where small ones are enough."""
+        self.trial, self.judge = trial, judge
+        self._small, self._full = _planned(trial, judge, labels, small_alone)
+        self._halves = judge.references.halves()
+        self._checks: list[Check] = []
+        self._aside: Aside | None = None
+
+    def __enter__(self) -> OnDevice:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """What still goes on belongs to a candidate that has failed elsewhere."""
+        if self._aside:
+            self._aside.end(_PATIENCE_S)
+
+    def begin(self) -> References:
+        """Begins with the small shapes; returns the references that are left for others to ask meanwhile."""
+        if not self._halves:
+            return self.judge.references
+        left, own = self._halves
+        self._aside = Aside(lambda ended: self._check_small(own, ended), lambda: [self.judge.gpu, *own])
+        return left
+
+    def finish(self, measure: bool) -> None:
+        """The rest of the checks and, if asked, the time of real shapes."""
+        try:
+            self._finish(measure)
+        except ChildRaised:
+            self.judge.gpu.close()  # an illegal address leaves a context in which everything fails
+            raise
+
+    def _finish(self, measure: bool) -> None:
+        trial, judge = self.trial, self.judge
+        checker = Checker(trial, judge.references, judge.limits.device_s)
+        with trial.entering("device"):
+            try:
+                self._aside.wait() if self._aside else self._check_small(judge.references, Ended())
+            finally:
+                trial.checks += self._checks
+            if self._full and not measure:
+                checker.check_all(judge.gpu, list(self._full.values()))
+        for label, case in self._full.items() if measure else ():
+            with trial.entering("device"):
+                checker.expect(case)
+                bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
+            with trial.entering("measure"):
+                _measure(judge, checker, label, case, bits)
+
+    def _check_small(self, references: References, ended: Ended) -> None:
+        self.judge.compilers.wait()
+        checker = Checker(self.trial, references, self.judge.limits.device_s, self._checks)
+        checker.check_all(self.judge.gpu, self._small, ended)
 
 
-def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...], small_alone: bool = False) -> Cases:
-    """The cases, with the headline shape, or `shapes` by label, unless small ones are enough. Their kernels begin
-    to be compiled, beside the checks that need no GPU. Raises JudgeError for a label that is none."""
+def _planned(
+    trial: Trial, judge: Judge, shapes: tuple[str, ...], small_alone: bool
+) -> tuple[list[Case], dict[str, Case]]:
+    """Small cases, and real ones by label; their kernels begin to be compiled."""
     labels = shapes or (trial.facts.headline[0],)
     if unknown := [label for label in labels if label not in trial.facts.time_shapes]:
         raise JudgeError(f"{trial.facts.name} has no shape {unknown[0]!r}; it has {', '.join(trial.facts.time_shapes)}")
@@ -51,21 +109,7 @@ def planned(trial: Trial, judge: Judge, shapes: tuple[str, ...], small_alone: bo
         full = {label: _full_case(trial, trial.facts.time_shapes[label], i) for i, label in enumerate(labels)}
         if on := _measured_device(trial):
             judge.compilers.start({**judge.asked(trial), "device": on.name, "cases": to_data([*small, *full.values()])})
-    return Cases(small, full)
-
-
-def check(trial: Trial, judge: Judge, measure: bool, cases: Cases) -> None:
-    """Checks a candidate on the GPU and, if asked, times it at the real shapes."""
-    checker = Checker(trial, judge.references, judge.limits.device_s)
-    with trial.entering("device"):
-        judge.compilers.wait()
-        checker.check_all(judge.gpu, [*cases.small, *(() if measure else cases.full.values())])
-    for label, case in cases.full.items() if measure else ():
-        with trial.entering("device"):
-            checker.expect(case)
-            bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
-        with trial.entering("measure"):
-            _measure(judge, checker, label, case, bits)
+    return small, full
 
 
 def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[str, int]) -> None:

@@ -86,6 +86,7 @@ def _device() -> str:
 
 
 _KEPT = 64  # oracles, the newest
+_ROOM = 4 << 30  # bytes of the GPU's memory that one child keeps beside its newest oracle: several share it
 _oracles: dict[tuple[str, str, str], Oracle] = {}
 
 
@@ -95,7 +96,16 @@ def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
         _oracles[key] = oracle(task(name), dtype, from_data(Case, json.loads(case_text)), _device())
         for old in list(_oracles)[:-_KEPT]:
             del _oracles[old]
+        if torch.cuda.is_available() and torch.cuda.memory_reserved() > _ROOM:
+            _keep_alone(key)
     return _oracles[key]
+
+
+def _keep_alone(kept: tuple[str, str, str]) -> None:
+    """Gives back the GPU's memory, but for that of one oracle."""
+    for key in [key for key in _oracles if key != kept]:
+        del _oracles[key]
+    torch.cuda.empty_cache()
 
 
 def _inputs_key(case: Case) -> str:
@@ -154,11 +164,7 @@ def _lint(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 
 def _release(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """Gives the GPU's memory back before somebody measures on it, but for the oracle of one case."""
-    kept = data["task"], data["dtype"], _inputs_key(from_data(Case, data["case"]))
-    for key in [key for key in _oracles if key != kept]:
-        del _oracles[key]
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    _keep_alone((data["task"], data["dtype"], _inputs_key(from_data(Case, data["case"]))))
     return Message({})
 
 

@@ -4,6 +4,7 @@ candidate where there are cores enough, since an oracle is many small steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from coda_synth.evaluator.child import Child
@@ -11,13 +12,24 @@ from coda_synth.evaluator.compilers import cores
 from coda_synth.evaluator.facts import Case
 
 _MOST, _CORES_EACH = 4, 4
+_LARGE = 1 << 27  # elements of a matrix, of which an oracle takes a hundred bytes each while it is drawn
 
 
 class References:
     """One for every four cores, four at most. first: the one that is asked about a task."""
 
-    def __init__(self, make: Callable[[], Child]) -> None:
-        self._children = [make() for _ in range(max(1, min(_MOST, cores() // _CORES_EACH)))]
+    def __init__(self, children: Sequence[Child]) -> None:
+        self._children = list(children)
+
+    @classmethod
+    def made(cls, make: Callable[[], Child]) -> References:
+        """As many as the cores of this machine allow."""
+        return cls([make() for _ in range(max(1, min(_MOST, cores() // _CORES_EACH)))])
+
+    def halves(self) -> tuple[References, References] | None:
+        """For two who ask at the same time; None where there is one child alone."""
+        half = len(self._children) // 2
+        return (References(self._children[half:]), References(self._children[:half])) if half else None
 
     @property
     def first(self) -> Child:
@@ -32,7 +44,14 @@ class References:
 
     def coming(self, case: Case, following: Sequence[Case]) -> Iterator[Case]:
         """Of the cases that follow one, those whose oracle can be drawn while that one is decided on: their child is
-        another, and has nothing to do."""
+        another, and has nothing to do. Large oracles are drawn one at a time: the GPU holds no two of them."""
         for other in following[: len(self._children) - 1]:
+            if _large(other):
+                return
             if self.of(other) is not self.of(case) and not self.of(other).busy:
                 yield other
+
+
+def _large(case: Case) -> bool:
+    """Whether its largest matrix may be so."""
+    return math.prod(sorted(case.sizes.values())[-2:]) > _LARGE

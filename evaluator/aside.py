@@ -1,0 +1,43 @@
+"""Work in a thread of its own, with children that nobody else asks meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.processes import end
+
+Ended = threading.Event
+
+
+class Aside:
+    """Begins at once. work: is told by its argument when nobody waits for it any more; children: those that it asks."""
+
+    def __init__(self, work: Callable[[Ended], None], children: Callable[[], Iterable[Child]]) -> None:
+        self._work, self._children = work, children
+        self._ended, self._error = Ended(), None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self._ended)
+        except BaseException as error:  # for whoever waits
+            self._error: BaseException | None = error
+
+    def wait(self) -> None:
+        """Until it is done; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """Tells it to stop, and kills what it still asks after so many seconds; harmless when it is done."""
+        self._ended.set()
+        self._thread.join(patience_s)
+        while self._thread.is_alive():
+            for pid in [child.pid for child in self._children()]:
+                if pid is not None:
+                    end(pid)
+            self._thread.join(0.1)

@@ -1,0 +1,128 @@
+"""A trial's visit to the device, with an interpreter in its place: beside other checks or after them, and given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from coda_synth.evaluator import on_device
+from coda_synth.evaluator.aside import Aside, Ended
+from coda_synth.evaluator.child import Child, ChildCrashed
+from coda_synth.evaluator.evaluation import Candidate
+from coda_synth.evaluator.facts import Case
+from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.on_device import OnDevice
+from coda_synth.evaluator.references import References
+from coda_synth.evaluator.trial import StageFailed, Trial
+from coda_synth.tasks.catalog import worked_candidate
+
+NAME = "linear_residual"
+INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    """With an interpreter for a GPU, and two reference children on any machine."""
+    with Judge(device="cpu") as made:
+        made.gpu = Child("coda_synth.evaluator.worker", environment=INTERPRETED)
+        made.references = References([Child("coda_synth.evaluator.oracle") for _ in range(2)])
+        yield made
+        for child in made.references:
+            child.close()
+
+
+def visit(judge: Judge, source: str = "") -> tuple[Trial, OnDevice]:
+    candidate = Candidate(NAME, source or worked_candidate(NAME))
+    trial = Trial(candidate, judge._describe(NAME, "bfloat16"), 5, lambda _: None)
+    trial.environment = {"device": "an interpreter", "sms": "2"}
+    judge._read(trial)
+    judge._plan(trial)
+    found = OnDevice(trial, judge, (), small_alone=True)
+    found._small = found._small[-3:]  # the shapes that the task checks: an interpreter is slow
+    return trial, found
+
+
+def test_beside_other_checks_it_finds_what_it_finds_after_them(judge: Judge) -> None:
+    trial, beside = visit(judge)
+    with beside:
+        assert len(list(beside.begin())) == 1, "the other child is taken"
+        beside.finish(measure=False)
+    later, after = visit(judge)
+    with after:
+        after.finish(measure=False)
+    assert [(c.sizes, c.seed, c.error_ratio) for c in trial.checks] == [
+        (c.sizes, c.seed, c.error_ratio) for c in later.checks
+    ]
+    assert len(trial.checks) == 3 and all(c.error_ratio <= 1 for c in trial.checks)
+
+
+def test_what_it_finds_wrong_is_told_where_it_is_waited_for(judge: Judge) -> None:
+    trial, beside = visit(judge, worked_candidate(NAME).replace("+ ", "- "))
+    with beside:
+        beside.begin()
+        beside._aside._thread.join()  # type: ignore[union-attr]
+        assert trial.checks == []
+        with pytest.raises(StageFailed, match="INCORRECT"):
+            beside.finish(measure=False)
+    assert len(trial.checks) == 1 and trial.checks[0].error_ratio > 1
+
+
+def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_device, "_PATIENCE_S", 0.2)
+    judge.gpu.ready()
+    trial, beside = visit(judge)
+    assert judge.gpu.pid
+    os.kill(judge.gpu.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="elsewhere"), beside:
+        beside.begin()
+        raise ValueError("elsewhere")
+    assert time.monotonic() - start < 20 and trial.checks == []
+    again, unhindered = visit(judge)
+    with unhindered:
+        unhindered.begin()
+        unhindered.finish(measure=False)
+    assert len(again.checks) == 3
+
+
+def test_one_reference_child_cannot_be_asked_by_two() -> None:
+    assert References([Child("coda_synth.evaluator.oracle")]).halves() is None
+    halves = References([Child("coda_synth.evaluator.oracle") for _ in range(3)]).halves()
+    assert halves is not None and [len(list(half)) for half in halves] == [2, 1]
+
+
+def test_no_large_oracle_is_drawn_ahead() -> None:
+    references = References([Child("coda_synth.evaluator.oracle") for _ in range(4)])
+    small, large = {"T": 64, "D": 64, "V": 64}, {"T": 512, "D": 4096, "V": 128256}
+    cases = [Case("device", sizes, seed, "normal", "auto") for seed, sizes in enumerate((small, small, large, small))]
+    assert list(references.coming(cases[0], cases[1:])) == cases[1:2]
+
+
+# ---- aside -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_goes_wrong_aside_is_raised_in_whoever_waits() -> None:
+    def work(ended: Ended) -> None:
+        raise ChildCrashed("gone")
+
+    aside = Aside(work, list)
+    with pytest.raises(ChildCrashed, match="gone"):
+        aside.wait()
+    aside.end()
+
+
+def test_work_that_looks_up_is_not_killed() -> None:
+    seen = threading.Event()
+
+    def work(ended: Ended) -> None:
+        assert ended.wait(10)
+        seen.set()
+
+    Aside(work, list).end(patience_s=5)
+    assert seen.is_set()
