@@ -37,12 +37,14 @@ from coda_synth.evaluator.serial import SerialError, from_data
 
 import coda_synth
 
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _SLICE_S = 0.05  # how often limits are looked at while waiting
 _FAMILY_S = 0.5  # how often everything that the child started is looked for
 _LOG_TAIL = 2000
 _OWN = {
     "PYTHONUNBUFFERED": "1",  # what one candidate makes it print must not come out while the next one runs
     "PYTHONSAFEPATH": "1",  # a folder with a json.py in it must not replace parts of the judge that is called there
+    **_ONE_THREAD,  # the matrices of a check are small: threads would wait for each other ten times as long as they work
 }
 Blobs = tuple[bytes | bytearray | memoryview, ...]
 
