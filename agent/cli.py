@@ -27,6 +27,7 @@ _EXITS = """exit codes:
   141  the reader of the output went away, as in `| head`
 With several tasks or runs: 130 if interrupted, else 4 if one waits, else 1 if one did not pass, else 0.
 A run that breaks off (no network, no credit) counts as one that did not pass; if every run does, the code is 3.
+For bench it is a result that a run did not pass, and no reason for a code of 1.
 settings: coda-synth.toml or [tool.coda-synth] in pyproject.toml, then CODA_SYNTH_<NAME>, then the options."""
 
 
@@ -185,11 +186,14 @@ def _bench(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-a
     )
     parser.add_argument("--strategies", nargs="+", default=["refine"], metavar="S", help=", ".join(STRATEGIES))
     parser.add_argument("--repeats", type=int, default=1, metavar="R", help="runs of each combination (1)")
-    parser.add_argument("--name", default="bench", help="the same name goes on where it stopped (bench)")
+    parser.add_argument(
+        "--name", default="bench", help="the same name goes on where it stopped, and tries again what broke off (bench)"
+    )
     parser.add_argument("--near", type=float, default=0.1, metavar="P", help="near means within P of the bound (0.1)")
     parser.add_argument("--fast", type=float, default=1.0, metavar="F", help="fast means F of the baseline's speed (1)")
     parser.add_argument("--baseline", default="compile", help="bare_gemm, eager or compile (compile)")
     parser.add_argument("--base-url", metavar="URL", help="another address of the service")
+    _jobs_option(parser)
     _budget_options(parser)
     _judge_options(parser)
     _runs_option(parser)

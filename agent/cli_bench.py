@@ -1,62 +1,83 @@
-"""`coda-synth bench`: runs a matrix of tasks, authors and strategies under equal budgets; resumable."""
+"""`coda-synth bench`: runs a matrix of tasks, authors and strategies under equal budgets, side by side; resumable."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_found import every_run
-from coda_synth.agent.cli_session import Begun, JudgeOnDemand, check_authors, provider_of, session
+from coda_synth.agent.cli_found import every_run, store_of
+from coda_synth.agent.cli_session import Begun, check_authors, exit_of, provider_of
+from coda_synth.agent.cli_several import End, Judges, jobs_for, say_dollars, side_by_side
 from coda_synth.agent.cli_synth import head
 from coda_synth.agent.cli_tasks import known_target, known_task
 
 if TYPE_CHECKING:
     from coda_synth.agent.bench import Cell, Line
-    from coda_synth.runs.store import RunWriter, Store
+    from coda_synth.runs.store import Record
+
+Cells = Mapping[str, "Cell"]  # by what each is called
 
 
 def bench(args: argparse.Namespace) -> Exit:
-    """Prints one line for each author and strategy; a cell whose run has ended is not run again."""
+    """Prints one line for each author and strategy; a cell whose run has ended is not run again, any other is."""
     from coda_synth.agent.bench import lines
-    from coda_synth.agent.cli_view import print_json
-    from coda_synth.runs.store import Store
 
-    settings = config.of(args)
+    cells, settings = _cells(args), config.of(args)
     known_target(settings.target)
-    cells = _cells(args)
-    authors = {author: _with_author(settings, author) for author in args.authors}
-    for chosen in authors.values():  # before anything is written
-        check_authors(provider_of(chosen), chosen)
-    store, known = Store(Path(settings.runs)), _runs(args)
-    with JudgeOnDemand(settings) as judge:
-        judge.require()
-        for number, cell in enumerate(cells, 1):
-            chosen = replace(authors[cell.author], strategy=cell.strategy)
-            provider = provider_of(chosen)
-            writer = _writer(store, known, args.name, cell, provider, chosen)
-            if writer is None:
-                continue
-            known[str(cell)] = writer.run.id
-            hushed = argparse.Namespace(**{**vars(args), "json": True})
-            end = session(hushed, Begun(writer, provider, judge, chosen, fresh=not writer.attempts))
-            _say(args, f"{number} of {len(cells)}: {cell}: {end['stop']}")
-            if end["interrupted"]:
-                return Exit.INTERRUPTED
-    found = lines([(c, store.read(known[str(c)]).attempts) for c in cells], args.near, args.fast, args.baseline)
+    of_cell = {name: replace(_with_author(settings, c.author), strategy=c.strategy) for name, c in cells.items()}
+    before = {cell: record for cell, record in _recorded(args).items() if cell in cells}
+    left = [name for name in cells if name not in before or not _ended(before[name])]
+    ends, interrupted = _worked_on(args, {name: cells[name] for name in left}, of_cell, before)
+    runs = {name: record.run.id for name, record in before.items()}
+    runs |= {name: Path(end["folder"]).name for name, end in ends.items() if end["folder"]}
+    records = {name: store_of(args).read(runs[name]) for name in cells if name in runs}
+    done = {name: record for name, record in records.items() if _ended(record)}
+    found = lines([(cells[name], r.attempts) for name, r in done.items()], args.near, args.fast, args.baseline)
+    unfinished = {name: _why(ends.get(name)) for name in cells if name not in done}
     if args.json:
-        print_json({"name": args.name, "lines": found, "runs": known})
+        from coda_synth.agent.cli_view import print_json
+
+        kept = {name: record.run.id for name, record in records.items()}
+        print_json({"name": args.name, "lines": found, "runs": kept, "unfinished": unfinished})
     else:
-        _print(args, found)
-        print(f"Record: {len(cells)} runs in {settings.runs}, one for each cell, which `coda-synth show RUN` shows")
-    return Exit.OK
+        _print(args, found, len(done), unfinished)
+    return _exit(ends, interrupted)
 
 
-def _cells(args: argparse.Namespace) -> list[Cell]:
+def _worked_on(
+    args: argparse.Namespace, left: Cells, of_cell: Mapping[str, config.Config], before: Mapping[str, Record]
+) -> tuple[dict[str, End], bool]:
+    """How the runs of these cells ended. What can fail early does so before anything is written."""
+    if not left:
+        return {}, False
+    for chosen in {left[name].author: of_cell[name] for name in left}.values():
+        check_authors(provider_of(chosen), chosen)
+    store, every = store_of(args), [of_cell[name] for name in left]
+    say_dollars(args, every)
+    with Judges() as judges:
+        judge = judges.of(every[0])  # that of all cells: they differ in author and strategy alone
+
+        def begin(name: str) -> Begun:
+            """A new run, or one that was broken off."""
+            chosen, provider = of_cell[name], provider_of(of_cell[name])
+            if name in before:
+                writer = store.open(before[name].run.id)
+            else:
+                writer = store.create(head(left[name].task, provider, chosen, bench=args.name, cell=name))
+            return Begun(writer, provider, judge, chosen, fresh=not writer.attempts)
+
+        return side_by_side(args, tuple(left), begin, jobs_for(every, every[0].jobs))
+
+
+def _cells(args: argparse.Namespace) -> Cells:
+    """What is named twice is one cell."""
     from coda_synth.agent.bench import Cell
 
     if args.repeats < 1:
@@ -66,7 +87,8 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
     if unknown:
         raise Failure(f"there is no strategy {unknown[0]!r}; there are {', '.join(config.STRATEGIES)}")
     rows = itertools.product(range(1, args.repeats + 1), tasks, args.authors, args.strategies)
-    return [Cell(task, author, strategy, repeat) for repeat, task, author, strategy in rows]
+    cells = [Cell(task, author, strategy, repeat) for repeat, task, author, strategy in rows]
+    return {str(cell): cell for cell in cells}
 
 
 def _with_author(settings: config.Config, author: str) -> config.Config:
@@ -78,34 +100,50 @@ def _with_author(settings: config.Config, author: str) -> config.Config:
     return replace(settings, provider=name, model=model or settings.model)
 
 
-def _runs(args: argparse.Namespace) -> dict[str, str]:
+def _recorded(args: argparse.Namespace) -> dict[str, Record]:
     """The runs of this benchmark by their cells; of two the later."""
-    heads = [record.run for record in every_run(args)]
-    return {run.settings["cell"]: run.id for run in heads if run.settings.get("bench") == args.name}
+    records = [record for record in every_run(args) if record.run.settings.get("bench") == args.name]
+    return {record.run.settings["cell"]: record for record in records}
 
 
-def _writer(
-    store: Store, runs: dict[str, str], name: str, cell: Cell, provider: Any, settings: config.Config
-) -> RunWriter | None:
-    """A new run, one that was broken off, or None for one that has ended."""
-    known = runs.get(str(cell))
-    if known is None:
-        return store.create(head(cell.task, provider, settings, bench=name, cell=str(cell)))
+def _ended(record: Record) -> bool:
+    """Whether there is no more to do: it was neither killed nor broken off, and waits for nobody."""
     from coda_synth.agent.budget import UNFINISHED
 
-    end = store.read(known).end
-    return store.open(known) if end is None or end.stop in UNFINISHED else None
+    return record.end is not None and record.end.stop not in UNFINISHED
 
 
-def _say(args: argparse.Namespace, text: str) -> None:
+def _why(end: End | None) -> str:
+    return "not begun" if end is None else str(end["stop"])
+
+
+def _exit(ends: Mapping[str, End], interrupted: bool) -> Exit:
+    """That no candidate of a run passed is what was to be found out, and no failure of the command."""
+    broken = {name: end for name, end in ends.items() if "error" in end}
+    for name, end in broken.items():
+        print(f"coda-synth: {name}: {end['error']}", file=sys.stderr)
+    code = exit_of(list(ends.values()), interrupted)
+    return Exit.OK if code is Exit.NOT_PASSED and not broken else code
+
+
+def _print(args: argparse.Namespace, found: tuple[Line, ...], done: int, unfinished: Mapping[str, str]) -> None:
+    from coda_synth.agent.cli_live import say
     from coda_synth.agent.cli_view import console
 
-    if not args.quiet and not args.json:
-        console(stderr=True).print(text, markup=False, soft_wrap=True)
+    screen, runs = console(), config.of(args).runs
+    if found:
+        screen.print(_table(args, found))
+    say(screen, f"Record: {done} runs in {runs}, one for each cell, which `coda-synth show RUN` shows")
+    if unfinished:
+        said = (
+            f"{len(unfinished)} of {done + len(unfinished)} cells are not counted; the same command goes on with them:"
+        )
+        for line in (said, *(f"  {name}: {why}" for name, why in unfinished.items())):
+            say(screen, line)
 
 
-def _print(args: argparse.Namespace, found: tuple[Line, ...]) -> None:
-    from coda_synth.agent.cli_view import console, table
+def _table(args: argparse.Namespace, found: tuple[Line, ...]) -> Any:
+    from coda_synth.agent.cli_view import table
 
     columns: tuple[str, ...] = (
         "author",
@@ -124,4 +162,4 @@ def _print(args: argparse.Namespace, found: tuple[Line, ...]) -> None:
         )
         for x in found
     ]
-    console().print(table(columns, rows, title="95 % intervals; times count where they were measured"))
+    return table(columns, rows, title="95 % intervals; times count where they were measured")

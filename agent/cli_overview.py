@@ -27,9 +27,9 @@ class Overview:
         self._ended: Mapping[str, tuple[View | None, str]] = {}
 
     def label(self, writer: RunWriter) -> str:
-        """The task, or the run where another one has the same task."""
-        task = writer.run.task
-        return writer.run.id if task in self._at_work or task in self._ended else task
+        """The cell of a matrix, or the task; the run where another one is called that."""
+        name = writer.run.settings.get("cell", writer.run.task)
+        return writer.run.id if name in self._at_work or name in self._ended else name
 
     def begun(self, label: str, view: View) -> None:
         """Like the next: replaces what is held, and changes nothing in place."""

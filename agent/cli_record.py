@@ -101,8 +101,11 @@ def leaderboard(args: argparse.Namespace) -> Exit:
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.runs.leaderboard import board
 
-    task = known_task(args.task) if args.task else None
-    found = board(store_of(args), task)
+    task, store = known_task(args.task) if args.task else None, store_of(args)
+    named = args.runs is not None or store.root != Path(config.Config().runs)
+    if named and not store.root.is_dir():  # the folder of the default is made by the first run
+        raise Failure(f"there is no folder {store.root}, so there is no record; say with --runs where it lies")
+    found = board(store, task)
     if args.json:
         print_json(found)
     else:

@@ -168,7 +168,8 @@ def session(args: argparse.Namespace, begun: Begun) -> dict[str, Any]:
 
 
 def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: Ask | None = None) -> Outcome:
-    """The loop with what was learned before, and what it teaches; raises Failure where the run cannot go on."""
+    """The loop with what was learned before, and what it teaches; raises Failure where the run cannot go on. A cell of
+    a matrix is told nothing of other runs, so that cells compare in whatever order they end."""
     from coda_synth.agent.asking import here
     from coda_synth.agent.budget import Stop
     from coda_synth.agent.lessons import LessonsError, learn, load, told
@@ -182,7 +183,8 @@ def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: As
     writer, settings = begun.writer, begun.settings
     name, root = writer.run.task, writer.folder.parent
     try:
-        known = told(load(root), name, device(settings.target).name)
+        compared = "bench" in writer.run.settings
+        known = () if compared else told(load(root), name, device(settings.target).name)
         outcome = synthesize(
             task(name), begun.provider, judge, writer, loop_settings(settings, known), tell, ask or here
         )

@@ -16,6 +16,7 @@ End = dict[str, Any]
 Begin = Callable[[str], Begun]
 PAID_JOBS = 4  # a reply takes minutes and its judging seconds: so many authors keep one judge busy
 _PAID = ("anthropic", "openai")
+_SERVICES = (*_PAID, "openai-compatible")
 
 
 class Judges:
@@ -74,13 +75,16 @@ def _priced(provider: str, model: str) -> bool:
     from coda_synth.agent.models import default_model, price
 
     known = model or (default_model(provider) if provider in _PAID else "")
-    return bool(known) and price(known) is not None
+    return provider in _SERVICES and bool(known) and price(known) is not None
 
 
 def all_ended(args: argparse.Namespace, names: Sequence[str], begin: Begin, jobs: int) -> tuple[list[End], bool]:
     """How each run ended, in the order of the names, all shown; and whether Ctrl-C came, after which none is begun."""
     if jobs > 1:
-        return _side_by_side(args, names, begin, jobs)
+        found, interrupted = side_by_side(args, names, begin, jobs)
+        for end in found.values():
+            show_end(args, end)
+        return list(found.values()), interrupted
     ends: list[End] = []
     for name in names:
         end = session(args, begin(name)) if len(names) == 1 else _one_of_several(args, name, begin)
@@ -101,7 +105,11 @@ def _one_of_several(args: argparse.Namespace, name: str, begin: Begin) -> End:
         return end
 
 
-def _side_by_side(args: argparse.Namespace, names: Sequence[str], begin: Begin, jobs: int) -> tuple[list[End], bool]:
+def side_by_side(
+    args: argparse.Namespace, names: Sequence[str], begin: Begin, jobs: int
+) -> tuple[dict[str, End], bool]:
+    """How each run that was begun ended, by its name, in the order of the names; and whether Ctrl-C came. All that it
+    shows is how they go on."""
     from coda_synth.agent.cli_overview import Watch, watching_all
     from coda_synth.agent.turns import InTurn, Turns
 
@@ -136,8 +144,5 @@ def _side_by_side(args: argparse.Namespace, names: Sequence[str], begin: Begin, 
         return worked_on(begun, watch)
 
     with watching_all(args, len(names)) as watch:
-        ends = turns.work([lambda name=name: one(name, watch) for name in names], jobs)  # type: ignore[misc]
-    found = [end for end in ends if end is not None]
-    for end in found:
-        show_end(args, end)
-    return found, turns.interrupted
+        ends = turns.work([lambda name=name: (name, one(name, watch)) for name in names], jobs)  # type: ignore[misc]
+    return {name: end for name, end in ends if end is not None}, turns.interrupted

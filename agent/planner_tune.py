@@ -56,7 +56,9 @@ def next_schedule(kernels: tuple[str, ...], attempts: tuple[Attempt, ...]) -> Pr
     hints = {k: h for k, h in read_hints(_source(base)).items() if k in kernels}
     for kernel, change, reason in _moves(base, kernels, hints):
         proposed = _changed(hints, kernel, change)
-        if proposed is not None and _key(proposed) not in tried and _fits(proposed[kernel], base.evaluation):
+        if proposed is None or _key(proposed) in tried or _as_it_ran(base, kernel, {**proposed[kernel], **change}):
+            continue
+        if _fits(proposed[kernel], base.evaluation):
             return Proposal(proposed, f"Schedule: {kernel} with {_shown(change)}, {reason}.")
     raise Exhausted(
         f"{len(tried)} schedules were tried; the best is step {base.step}'s and none of its neighbours is left"
@@ -174,6 +176,19 @@ def _changed(hints: Hints, kernel: str, change: Mapping[str, Hint]) -> dict[str,
     said = {name: getattr(schedule, name) for name in Schedule.__slots__}
     kept = {n: v for n, v in said.items() if n in _CHOSEN or v != getattr(_DEFAULT, n)}
     return {**{k: dict(h) for k, h in hints.items()}, kernel: kept}
+
+
+def _as_it_ran(base: Attempt, kernel: str, hints: Mapping[str, Hint]) -> bool:
+    """Whether these hints say no more than what was chosen for each launch of the kernel without them."""
+    launches = [call for call, unit in _calls(_source(base)).items() if unit == kernel]
+    ran = base.evaluation.schedules if base.evaluation else {}
+    return bool(launches) and all(call in ran and _says(hints, ran[call]) for call in launches)
+
+
+def _says(hints: Mapping[str, Hint], ran: Schedule) -> bool:
+    """Turns are never chosen for a kernel that names a mainloop of "auto"."""
+    auto = hints.get("mainloop") == "auto" and ran.mainloop != "pingpong"
+    return all(getattr(ran, name) == value or (name == "mainloop" and auto) for name, value in hints.items())
 
 
 def _fits(hints: Mapping[str, Hint], found: Evaluation | None) -> bool:

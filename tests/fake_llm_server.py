@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,10 +47,15 @@ class Received:
 
 @dataclass
 class FakeService:
-    """`with FakeService(text) as service`: serves on service.url until the block ends."""
+    """`with FakeService(text) as service`: serves on service.url until the block ends.
+
+    delay: seconds before each answer. credit: whether the account without credit has some after all.
+    """
 
     text: str
     key: str = KEY
+    delay: float = 0.0
+    credit: bool = False
     requests: list[Received] = field(default_factory=list)
     go_on: threading.Event = field(default_factory=threading.Event)
     _seen: Counter[str] = field(default_factory=Counter)
@@ -115,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(429, "rate_limit_error", "slow down", "rate_limit_exceeded", "0")
         if model == "busy-for-hours":
             return self._error(429, "rate_limit_error", "slow down", "rate_limit_exceeded", "7200")
-        if model == "no-credit":
+        if model == "no-credit" and not self.fake.credit:
             status = 402 if self._is("/v1/messages") else 429
             return self._error(status, "billing_error", "buy credit", "insufficient_quota")
         if model == "too-long":
@@ -150,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         protocol = next((p for p in (Messages, Responses, Chat) if self._is(p.path)), None)
         if protocol is None:
             return self._error(404, "not_found_error", f"nothing at {self.path}", "not_found")
+        time.sleep(self.fake.delay)
         events = list(protocol(model, self.fake.text).events())
         half = len(events) // 2
         broken = model == "breaks-then-ok" and times == 1

@@ -92,6 +92,14 @@ def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
     assert f"repair: at {line}:1 write 'def linear_residual(' in place of 'def other('" in said
 
 
+def test_a_leaderboard_of_no_folder_says_so(tmp_path: Path) -> None:
+    done = cli("leaderboard", "--runs", "elsewhere", "--json", cwd=tmp_path)
+    assert done.returncode == 2 and "there is no folder elsewhere" in json.loads(done.stdout)["error"]
+    (tmp_path / "elsewhere").mkdir()
+    done = cli("leaderboard", "--runs", "elsewhere", cwd=tmp_path)
+    assert done.returncode == 0 and "No candidate has passed yet" in done.stdout
+
+
 # -- runs
 
 

@@ -87,6 +87,22 @@ def test_without_a_measurement_it_compares_tiles_and_stops(graph: Graph) -> None
     assert reply.outcome == "done" and "nothing was measured" in reply.text and "step 1" in reply.text
 
 
+def test_hints_that_were_chosen_anyway_are_not_judged_again(graph: Graph) -> None:
+    """What the first program was carried out with is the first tile that would be compared: the second is."""
+
+    def second(**ran: object) -> Schedule:
+        text = extract(ask(graph, ()).text)
+        found, candidate = passed("", 2.0), Candidate(NAME, text, "planner/rules")
+        chosen = {"a": replace(Schedule(mainloop="hopper"), **ran)}  # type: ignore[arg-type]
+        judged = replace(found, candidate=candidate.id, schedules=chosen)
+        return schedule(read_hints(extract(ask(graph, (Attempt(1, "evaluated", candidate, judged),)).text)))
+
+    assert (second().block_m, second().block_n) == (128, 128)
+    assert (second(block_n=128).block_m, second(block_n=128).block_n) == (128, 256)
+    assert second(mainloop="pingpong").block_n == 256  # turns are not what a hint of "auto" gives
+    assert second(stages=4).block_n == 256 and second(stages=4).stages == 3
+
+
 def test_passes_without_a_gemm_have_no_sum_to_cut() -> None:
     name = "rmsnorm_linear"
     graph = trace_task(task(name))
