@@ -117,7 +117,7 @@ def _read(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 def _lowered(data: Mapping[str, Any]) -> Generated:
     """The candidate at the headline shape, for the target, with its own schedules."""
     named = {name: data[name] for name in ("source", "facts", "schedules", "target", "device")}
-    return _lowered_once(json.dumps(named, sort_keys=True))
+    return _lowered_once(json.dumps(named))  # in the order that it came in: the first shape is the headline
 
 
 @functools.lru_cache(maxsize=4)

@@ -44,7 +44,7 @@ _LOG_TAIL = 2000
 _OWN = {
     "PYTHONUNBUFFERED": "1",  # what one candidate makes it print must not come out while the next one runs
     "PYTHONSAFEPATH": "1",  # a folder with a json.py in it must not replace parts of the judge that is called there
-    **_ONE_THREAD,  # the matrices of a check are small: threads would wait for each other ten times as long as they work
+    **_ONE_THREAD,  # the matrices of a check are small: threads would wait for each other for most of the time
 }
 Blobs = tuple[bytes | bytearray | memoryview, ...]
 

@@ -7,8 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.reader import read
 from coda_synth.evaluator import on_device
 from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.child import Child, ChildCrashed
@@ -102,6 +105,22 @@ def test_no_large_oracle_is_drawn_ahead() -> None:
     small, large = {"T": 64, "D": 64, "V": 64}, {"T": 512, "D": 4096, "V": 128256}
     cases = [Case("device", sizes, seed, "normal", "auto") for seed, sizes in enumerate((small, small, large, small))]
     assert list(references.coming(cases[0], cases[1:])) == cases[1:2]
+
+
+def test_what_is_planned_is_for_the_first_shape_of_the_task(judge: Judge) -> None:
+    """Labels are in no order of letters, and the schedules depend on which comes first."""
+    known = judge._describe(NAME, "bfloat16")
+    large = known.headline[1]
+    facts = replace(known, time_shapes={"last letter": {**large, "T": 64}, "first letter": large})
+    trial = Trial(Candidate(NAME, worked_candidate(NAME)), facts, 5, lambda _: None)
+    judge._read(trial)
+    judge._plan(trial)
+    program = read(worked_candidate(NAME), facts.signature)
+    few, many = (
+        lower(program, facts.signature, sizes, hopper=True, processors=132).schedules
+        for sizes in facts.time_shapes.values()
+    )
+    assert dict(trial.schedules) == dict(few) != dict(many)
 
 
 # ---- aside -----------------------------------------------------------------------------------------------------------
