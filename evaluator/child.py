@@ -102,7 +102,7 @@ class Child:
         self._in, self._out = -1, -1
         self._nonce, self._tag = b"", ""
         self._family: list[int] = []
-        self._family_seen = 0.0
+        self._family_seen, self._held_seen = 0.0, 0.0
         self._ready, self._open = False, False
         self.stages: dict[str, float] = {}  # seconds by step, as its answers say; whoever reads it clears it
 
@@ -260,6 +260,9 @@ class Child:
     def _enforce(self, deadline: float, seconds: float) -> None:
         if time.monotonic() > deadline:
             self._fail(ChildTimeout, f"no answer within the limit of {max(seconds, 0):.0f} s; its process was killed")
+        if (now := time.monotonic()) - self._held_seen < _SLICE_S:
+            return
+        self._held_seen = now
         if (used := self._held()) > self.memory:
             held, allowed = used / 2**30, self.memory / 2**30
             words = f"its process and what it started held {held:.1f} GiB, more than the {allowed:.1f} GiB allowed"

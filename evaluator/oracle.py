@@ -81,11 +81,14 @@ def _exact(allowed: Allowed) -> Allowed:
 # ---- what the parent may ask -----------------------------------------------------------------------------------------
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _device(case: Case) -> str:
+    """The GPU where there is one and the products are worth it: processes that share one wait for each other."""
+    worth_it = math.prod(sorted(case.sizes.values())[-3:]) > _SMALL
+    return "cuda" if worth_it and torch.cuda.is_available() else "cpu"
 
 
 _KEPT = 64  # oracles, the newest
+_SMALL = 1 << 21  # multiplications of a product that a processor makes as quickly as it asks a GPU for them
 _ROOM = 4 << 30  # bytes of the GPU's memory that one child keeps beside its newest oracle: several share it
 _oracles: dict[tuple[str, str, str], Oracle] = {}
 
@@ -93,7 +96,8 @@ _oracles: dict[tuple[str, str, str], Oracle] = {}
 def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
     key = name, dtype, case_text
     if key not in _oracles:
-        _oracles[key] = oracle(task(name), dtype, from_data(Case, json.loads(case_text)), _device())
+        case = from_data(Case, json.loads(case_text))
+        _oracles[key] = oracle(task(name), dtype, case, _device(case))
         for old in list(_oracles)[:-_KEPT]:
             del _oracles[old]
         if torch.cuda.is_available() and torch.cuda.memory_reserved() > _ROOM:
@@ -134,7 +138,7 @@ def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     case = from_data(Case, data["case"])
     found = _oracle(data["task"], data["dtype"], _inputs_key(case))
     try:
-        outputs = {name: value.to(_device()) for name, value in unpack(data["tensors"], blobs).items()}
+        outputs = {name: value.to(_device(case)) for name, value in unpack(data["tensors"], blobs).items()}
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         said = f"the outputs that were handed over are no tensors: {error}"
         return Message({"judgement": to_data(Judgement(math.inf, said, (said,)))})
