@@ -149,6 +149,7 @@ def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     generated = _lowered(data)
     schedules = generated.schedules
     cases = interpreter_cases(program, facts, schedules, data["seed"], generated.form)
+    sizes = {n: fit_sizes(program, facts.headline[1], schedules, 2, aligned=n == "even") for n in ("even", "odd")}
     answer = {
         "generated_hash": hashlib.sha256(generated.source.encode()).hexdigest()[:16],
         "cases": cases,
@@ -156,16 +157,9 @@ def _plan(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
         "effective": generated.effective,
         "output_places": output_places(program),
         "call_places": call_places(program),
+        "device_sizes": sizes,  # more than two of the shipped tiles along every dim, aligned and odd
     }
     return Message(to_data(answer))
-
-
-def _device_sizes(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
-    """Sizes for the GPU's checks: more than two of the shipped tiles along every dim, aligned and odd."""
-    program, facts, _ = _asked(data)
-    schedules = _lowered(data).schedules
-    sizes = {n: fit_sizes(program, facts.headline[1], schedules, 2, aligned=n == "even") for n in ("even", "odd")}
-    return Message(sizes)
 
 
 def _price(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
@@ -250,9 +244,15 @@ def _resources(generated: Generated, target: str) -> tuple[Resources, ...]:
 # ---- ahead of a device's checks --------------------------------------------------------------------------------------
 
 
+def _of_case(data: Mapping[str, Any], case: Any) -> tuple[Generated, types.ModuleType]:
+    """The candidate lowered for a case as the GPU's child does it, and its module; cases that differ in inputs alone
+    share them."""
+    alike = {**case, "stage": "", "seed": 0, "style": "", "rows": None}
+    return _alike(json.dumps({**data, "cases": [], "kernels": [], "case": alike}))
+
+
 @functools.lru_cache(maxsize=16)
-def _of_case(text: str) -> tuple[Generated, types.ModuleType]:
-    """The candidate lowered for a case as the GPU's child does it, and its module."""
+def _alike(text: str) -> tuple[Generated, types.ModuleType]:
     data = json.loads(text)
     (program, facts, _), case, on = _asked(data), from_data(Case, data["case"]), device(data["device"])
     made = lower(
@@ -269,22 +269,21 @@ def _of_case(text: str) -> tuple[Generated, types.ModuleType]:
 
 
 def _kernels(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
-    """What the device's cases launch, equal kernels once: the places of case and launch."""
-    found: dict[object, list[int]] = {}
+    """What the device's cases launch, equal kernels once: each by its hash, with the places of case and launch."""
+    found: dict[str, list[int]] = {}
     for i, case in enumerate(data["cases"]):
-        generated, module = _of_case(json.dumps({**data, "cases": [], "case": case}, sort_keys=True))
+        generated, module = _of_case(data, case)
         for j, launch in enumerate(generated.launches):
-            key = getattr(module, launch.kernel).cache_key, launch.args, launch.warps, launch.stages
-            found.setdefault(key, [i, j])
-    return Message({"kernels": list(found.values())})
+            key = repr((getattr(module, launch.kernel).cache_key, launch.args, launch.warps, launch.stages))
+            found.setdefault(hashlib.sha256(f"{data['device']} {key}".encode()).hexdigest(), [i, j])
+    return Message({"kernels": found})
 
 
 def _compile(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     """Leaves kernels in triton's cache, where the GPU's child finds them. What does not compile will be told there."""
     target = toolchain.target_of(device(data["device"]).target)
     for i, j in data["kernels"]:
-        text = json.dumps({**data, "cases": [], "kernels": [], "case": data["cases"][i]}, sort_keys=True)
-        generated, module = _of_case(text)
+        generated, module = _of_case(data, data["cases"][i])
         launch = generated.launches[j]
         with contextlib.suppress(toolchain.BuildError):
             toolchain.leave_launcher(toolchain.compile_launch(getattr(module, launch.kernel), launch, target))
@@ -298,5 +297,5 @@ def _hello() -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    handlers = {"read": _read, "plan": _plan, "build": _build, "device_sizes": _device_sizes, "price": _price}
+    handlers = {"read": _read, "plan": _plan, "build": _build, "price": _price}
     serve({**handlers, "kernels": _kernels, "compile": _compile}, hello=_hello)

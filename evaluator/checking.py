@@ -65,17 +65,20 @@ class Checker:
         self.checks = trial.checks if checks is None else checks
         self._facts = to_data(trial.facts)
 
-    def expect(self, case: Case) -> None:
-        """Lets a reference child compute an oracle while the candidate child works. What befalls it then is seen by
-        whoever asks it for a decision."""
-        with contextlib.suppress(ChildFailure):
-            self.references.of(case).post("expect", ORACLE_S, {"cases": to_data([case]), **self._task()})
+    def expect(self, cases: Sequence[Case]) -> None:
+        """Lets the reference children draw oracles while the candidate child works. What befalls them then is seen by
+        whoever asks them for a decision."""
+        for child in self.references:
+            if own := [case for case in cases if self.references.of(case) is child]:
+                with contextlib.suppress(ChildFailure):
+                    child.post("expect", ORACLE_S, {"cases": to_data(own), **self._task()})
 
     def check_all(self, worker: Child, cases: Sequence[Case], ended: Ended | None = None) -> None:
         """Case by case, as `check` does; the worker runs each while its reference decides on the one before, and the
         other references draw the oracles of those to come. Stops after the case in hand when it is `ended`."""
         start = time.monotonic()
-        self._ask(worker, cases[0])
+        if cases:
+            self._ask(worker, cases[0])
         try:
             for i, case in enumerate(cases):
                 if ended and ended.is_set():
@@ -84,8 +87,7 @@ class Checker:
                 answered = time.monotonic()
                 if i + 1 < len(cases):
                     self._ask(worker, cases[i + 1])
-                for coming in self.references.coming(case, cases[i + 1 :]):
-                    self.expect(coming)
+                self.expect(list(self.references.coming(case, cases[i + 1 :])))
                 self._hold(case, answer, start)
                 start = answered
         finally:

@@ -27,6 +27,7 @@ class Compilers:
         self._make = make
         self._children: list[Child] = []
         self._begun: Aside | None = None
+        self._compiled: set[str] = set()  # hashes
 
     def start(self, asked: Mapping[str, Any]) -> None:
         """Begins to compile what the cases in `asked` launch, equal kernels once; ends what nobody has waited for."""
@@ -52,21 +53,23 @@ class Compilers:
         self._begun = None
 
     def _compile(self, asked: Mapping[str, Any], ended: Ended) -> None:
-        """A thread for each worker, which keeps that one's limits."""
+        """A thread for each worker, which keeps that one's limits. What was compiled before is in the cache."""
         with contextlib.suppress(*_FAILED):
-            kernels = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
-            count = min(cores(), _MOST, len(kernels))
-            parts = [(self._worker(i), {**asked, "kernels": kernels[i::count]}, ended) for i in range(count)]
-            threads = [threading.Thread(target=self._work, args=part, daemon=True) for part in parts]
+            kernels: dict[str, list[int]] = self._worker(0).request("kernels", _SECONDS, asked).data["kernels"]
+            new = [name for name in kernels if name not in self._compiled]
+            count = min(cores(), _MOST, len(new))
+            parts = [(self._worker(i), asked, {name: kernels[name] for name in new[i::count]}) for i in range(count)]
+            threads = [threading.Thread(target=self._work, args=(*part, ended), daemon=True) for part in parts]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
 
-    def _work(self, child: Child, asked: Mapping[str, Any], ended: Ended) -> None:
+    def _work(self, child: Child, asked: Mapping[str, Any], kernels: Mapping[str, list[int]], ended: Ended) -> None:
         if not ended.is_set():
             with contextlib.suppress(*_FAILED):
-                child.request("compile", _SECONDS, asked)
+                child.request("compile", _SECONDS, {**asked, "kernels": list(kernels.values())})
+                self._compiled |= kernels.keys()
 
     def _worker(self, number: int) -> Child:
         while len(self._children) <= number:

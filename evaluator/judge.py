@@ -28,6 +28,7 @@ from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
 from coda_synth.evaluator.on_device import OnDevice
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.stream import Stream
 from coda_synth.evaluator.trace import Graph
 from coda_synth.evaluator.trial import StageFailed, Trial
 from coda_synth.tasks.catalog import task_names
@@ -75,7 +76,9 @@ class Judge:
         oracle = functools.partial(Child, f"{package}.oracle", environment=gpu, memory=limits.device_memory)
         self.references = References.made(oracle)
         interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self.interpreter = Child(f"{package}.worker", environment=interpreted, memory=limits.memory)
+        self.interpreter, self.second_interpreter = (
+            Child(f"{package}.worker", environment=interpreted, memory=limits.memory) for _ in range(2)
+        )
         compiled = {"TRITON_INTERPRET": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self.gpu = Child(f"{package}.worker", environment=compiled, memory=limits.device_memory)
         compiler = functools.partial(Child, f"{package}.build", environment=compiles, memory=limits.memory)
@@ -86,7 +89,8 @@ class Judge:
 
     def __enter__(self) -> Judge:
         atexit.register(self.close)
-        for child in (*self.references, self.interpreter, self.builder):
+        more = [self.second_interpreter] if len(list(self.references)) > 2 else []
+        for child in (*self.references, self.interpreter, *more, self.builder):
             child.start()  # they import side by side, and each is waited for on its first question
         return self
 
@@ -103,7 +107,7 @@ class Judge:
         self.compilers.close()
 
     def _children(self) -> tuple[Child, ...]:
-        return (self.builder, *self.references, self.interpreter, self.gpu)
+        return (self.builder, *self.references, self.interpreter, self.second_interpreter, self.gpu)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -146,9 +150,11 @@ class Judge:
         try:
             self._read(trial)
             cases = self._plan(trial)
-            on_it = OnDevice(trial, self, tuple(shapes), small) if on_gpu else None
-            with on_it or contextlib.nullcontext():
-                self._build_and_check(trial, cases, on_it)
+            own, second, device = self._shares(on_gpu)
+            on_it = OnDevice(trial, self, device, tuple(shapes), small) if on_gpu else None
+            beside = Stream(trial, self.second_interpreter, second, own, self.limits.check_s)
+            with on_it or contextlib.nullcontext(), beside:
+                self._build_and_check(trial, cases, own, beside, on_it)
                 if on_it:
                     on_it.finish(measure)
         except (StageFailed, ChildFailure, ChildRaised) as error:
@@ -159,7 +165,8 @@ class Judge:
 
     def _stages(self) -> dict[str, float]:
         """Seconds of work by child and step since the last call."""
-        named = [("build", self.builder), ("interpreter", self.interpreter), ("device", self.gpu)]
+        interpreters = [("interpreter", child) for child in (self.interpreter, self.second_interpreter)]
+        named = [("build", self.builder), *interpreters, ("device", self.gpu)]
         found: dict[str, float] = {}
         for name, child in (*named, *(("reference", child) for child in self.references)):
             for step, spent in child.stages.items():
@@ -182,17 +189,26 @@ class Judge:
             trial.effective = from_data(dict[str, Schedule], reply.data["effective"])
             trial.output_places = from_data(dict[str, Place], reply.data["output_places"])
             trial.call_places = from_data(dict[str, Place], reply.data["call_places"])
+            trial.device_sizes = from_data(dict[str, dict[str, int]], reply.data["device_sizes"])
             trial.environment["generated_hash"] = str(reply.data["generated_hash"])
             cases: list[Case] = from_data(list[Case], reply.data["cases"])
             return cases
 
-    def _build_and_check(self, trial: Trial, cases: list[Case], on_it: OnDevice | None) -> None:
+    def _shares(self, on_gpu: bool) -> tuple[References, References | None, References | None]:
+        """Who decides for those who work side by side: for the interpreter, a second one, and the GPU."""
+        first, *rest = self.references.shared(3 if on_gpu else 2)
+        device = rest.pop() if on_gpu and rest else None
+        return first, rest.pop() if rest else None, device
+
+    def _build_and_check(
+        self, trial: Trial, cases: list[Case], own: References, beside: Stream, on_it: OnDevice | None
+    ) -> None:
         """Compiles and checks side by side, since each takes seconds; a candidate that does not build is a BUILD_ERROR
         whatever the checks say."""
         start, problem = time.monotonic(), None
         self.builder.post("build", self.limits.build_s, self.asked(trial))
         try:
-            self._check(trial, cases, on_it)
+            self._check(trial, cases, own, beside, on_it)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             problem = error
         trial.stage = "build"
@@ -206,13 +222,18 @@ class Judge:
         if problem:
             raise problem
 
-    def _check(self, trial: Trial, cases: list[Case], on_it: OnDevice | None) -> None:
-        """The algebra, and then the generated code, beside what a GPU makes of it where there is one."""
+    def _check(self, trial: Trial, cases: list[Case], own: References, beside: Stream, on_it: OnDevice | None) -> None:
+        """The algebra; and then the generated code, beside what a GPU makes of it where there is one."""
+        checker = Checker(trial, own, self.limits.check_s)
         with trial.entering("check"):
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
-            Checker(trial, self.references, self.limits.check_s).check_all(self.interpreter, algebra)
-            references = on_it.begin() if on_it else self.references
-            Checker(trial, references, self.limits.check_s).check_all(self.interpreter, cases)
+            checker.check_all(self.interpreter, algebra)
+            if on_it:
+                on_it.begin()
+            there = [case for case in cases if case.form == "pointer"] if beside.references else []
+            beside.begin(there)
+            checker.check_all(self.interpreter, [case for case in cases if case not in there])
+            beside.finish()
 
     # ---- what the stages ask with ------------------------------------------------------------------------------------
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
-from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.checking import Checker, told
 from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError
-from coda_synth.evaluator.evaluation import Baseline, Check, Timing, Verdict
+from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Measured, Parts
 from coda_synth.evaluator.profile import measured_lines
-from coda_synth.evaluator.references import References
+from coda_synth.evaluator.references import References, large
 from coda_synth.evaluator.serial import from_data, to_data
+from coda_synth.evaluator.stream import Stream
 from coda_synth.evaluator.trial import StageFailed, Trial
 
 if TYPE_CHECKING:
@@ -27,41 +27,42 @@ if TYPE_CHECKING:
 
 SAMPLED_ROWS = 256  # of a full shape, held against the oracle
 PARTS_S = 90.0
-_PATIENCE_S = 5.0  # with a GPU that is at a candidate which failed elsewhere, before its child is killed
 CUT_ROWS = 512  # of a full shape's rows, for outputs that mix rows
 
 
 class OnDevice:
     """One trial's visit to the GPU: its kernels begin to be compiled, then small shapes are checked, beside the checks
-    that need no GPU where there are reference children for both, and then real ones. A context, whose end is the end of
+    that need no GPU where there are references for both, and then real ones. A context, whose end is the end of
     whatever goes on aside.
 
     Raises JudgeError for a label of no shape.
     """
 
-    def __init__(self, trial: Trial, judge: Judge, labels: tuple[str, ...], small_alone: bool = False) -> None:
-        """labels: of the real shapes, () for the headline; none of them where small ones are enough."""
+    def __init__(
+        self,
+        trial: Trial,
+        judge: Judge,
+        references: References | None,
+        labels: tuple[str, ...],
+        small_alone: bool = False,
+    ) -> None:
+        """references: its own, None to check where it is waited for. labels: of the real shapes, () for the headline;
+        none of them where small ones are enough."""
         self.trial, self.judge = trial, judge
         self._small, self._full = _planned(trial, judge, labels, small_alone)
-        self._halves = judge.references.halves()
-        self._checks: list[Check] = []
-        self._aside: Aside | None = None
+        limit_s, compiled = judge.limits.device_s, judge.compilers.wait
+        self._stream = Stream(trial, judge.gpu, references, judge.references, limit_s, compiled)
+        self._stream.expect([case for case in self._small if not large(case)])
 
     def __enter__(self) -> OnDevice:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """What still goes on belongs to a candidate that has failed elsewhere."""
-        if self._aside:
-            self._aside.end(_PATIENCE_S)
+        self._stream.__exit__(*error)
 
-    def begin(self) -> References:
-        """Begins with the small shapes; returns the references that are left for others to ask meanwhile."""
-        if not self._halves:
-            return self.judge.references
-        left, own = self._halves
-        self._aside = Aside(lambda ended: self._check_small(own, ended), lambda: [self.judge.gpu, *own])
-        return left
+    def begin(self) -> None:
+        """Begins with the small shapes."""
+        self._stream.begin(self._small)
 
     def finish(self, measure: bool) -> None:
         """The rest of the checks and, if asked, the time of real shapes."""
@@ -75,23 +76,15 @@ class OnDevice:
         trial, judge = self.trial, self.judge
         checker = Checker(trial, judge.references, judge.limits.device_s)
         with trial.entering("device"):
-            try:
-                self._aside.wait() if self._aside else self._check_small(judge.references, Ended())
-            finally:
-                trial.checks += self._checks
-            if self._full and not measure:
+            self._stream.finish()
+            if not measure:
                 checker.check_all(judge.gpu, list(self._full.values()))
         for label, case in self._full.items() if measure else ():
             with trial.entering("device"):
-                checker.expect(case)
+                checker.expect([case])
                 bits = told(dict[str, int], checker.check(judge.gpu, case), "bits")
             with trial.entering("measure"):
                 _measure(judge, checker, label, case, bits)
-
-    def _check_small(self, references: References, ended: Ended) -> None:
-        self.judge.compilers.wait()
-        checker = Checker(self.trial, references, self.judge.limits.device_s, self._checks)
-        checker.check_all(self.judge.gpu, self._small, ended)
 
 
 def _planned(
@@ -103,7 +96,7 @@ def _planned(
         raise JudgeError(f"{trial.facts.name} has no shape {unknown[0]!r}; it has {', '.join(trial.facts.time_shapes)}")
     with trial.entering("build"):
         trial.environment.update({k: str(v) for k, v in judge.gpu.ready().items()})
-        sizes = judge.builder.request("device_sizes", judge.limits.read_s, judge.asked(trial)).data
+        sizes = trial.device_sizes
         small = [*_device_cases(trial, sizes), *(() if small_alone else _cut_cases(trial, sizes["even"]))]
         labels = () if small_alone else labels
         full = {label: _full_case(trial, trial.facts.time_shapes[label], i) for i, label in enumerate(labels)}

@@ -26,10 +26,11 @@ class References:
         """As many as the cores of this machine allow."""
         return cls([make() for _ in range(max(1, min(_MOST, cores() // _CORES_EACH)))])
 
-    def halves(self) -> tuple[References, References] | None:
-        """For two who ask at the same time; None where there is one child alone."""
-        half = len(self._children) // 2
-        return (References(self._children[half:]), References(self._children[:half])) if half else None
+    def shared(self, parts: int) -> list[References]:
+        """Among so many who ask at the same time, or fewer where there are not enough; the last has most."""
+        count = len(self._children)
+        parts = min(parts, count)
+        return [References(self._children[count * i // parts : count * (i + 1) // parts]) for i in range(parts)]
 
     @property
     def first(self) -> Child:
@@ -46,12 +47,12 @@ class References:
         """Of the cases that follow one, those whose oracle can be drawn while that one is decided on: their child is
         another, and has nothing to do. Large oracles are drawn one at a time: the GPU holds no two of them."""
         for other in following[: len(self._children) - 1]:
-            if _large(other):
+            if large(other):
                 return
             if self.of(other) is not self.of(case) and not self.of(other).busy:
                 yield other
 
 
-def _large(case: Case) -> bool:
+def large(case: Case) -> bool:
     """Whether its largest matrix may be so."""
     return math.prod(sorted(case.sizes.values())[-2:]) > _LARGE

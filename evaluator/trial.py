@@ -45,6 +45,7 @@ class Trial:
     stages: Mapping[str, float] = field(default_factory=dict)
     output_places: Mapping[str, Place] = field(default_factory=dict)
     call_places: Mapping[str, Place] = field(default_factory=dict)
+    device_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # "even" and "odd"
 
     @contextmanager
     def entering(self, stage: str) -> Iterator[None]:

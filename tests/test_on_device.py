@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.evaluator import on_device
+from coda_synth.evaluator import stream
 from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.child import Child, ChildCrashed
-from coda_synth.evaluator.evaluation import Candidate
+from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge
 from coda_synth.evaluator.on_device import OnDevice
@@ -29,22 +29,23 @@ INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    """With an interpreter for a GPU, and two reference children on any machine."""
+    """With an interpreter for a GPU, and three reference children on any machine."""
     with Judge(device="cpu") as made:
         made.gpu = Child("coda_synth.evaluator.worker", environment=INTERPRETED)
-        made.references = References([Child("coda_synth.evaluator.oracle") for _ in range(2)])
+        made.references = References([Child("coda_synth.evaluator.oracle") for _ in range(3)])
         yield made
         for child in made.references:
             child.close()
 
 
-def visit(judge: Judge, source: str = "") -> tuple[Trial, OnDevice]:
+def visit(judge: Judge, source: str = "", alone: bool = False) -> tuple[Trial, OnDevice]:
+    """alone: without references of its own."""
     candidate = Candidate(NAME, source or worked_candidate(NAME))
     trial = Trial(candidate, judge._describe(NAME, "bfloat16"), 5, lambda _: None)
     trial.environment = {"device": "an interpreter", "sms": "2"}
     judge._read(trial)
     judge._plan(trial)
-    found = OnDevice(trial, judge, (), small_alone=True)
+    found = OnDevice(trial, judge, None if alone else judge._shares(True)[2], (), small_alone=True)
     found._small = found._small[-3:]  # the shapes that the task checks: an interpreter is slow
     return trial, found
 
@@ -52,10 +53,13 @@ def visit(judge: Judge, source: str = "") -> tuple[Trial, OnDevice]:
 def test_beside_other_checks_it_finds_what_it_finds_after_them(judge: Judge) -> None:
     trial, beside = visit(judge)
     with beside:
-        assert len(list(beside.begin())) == 1, "the other child is taken"
+        beside.begin()
+        assert beside._stream._aside
         beside.finish(measure=False)
-    later, after = visit(judge)
+    later, after = visit(judge, alone=True)
     with after:
+        after.begin()
+        assert not after._stream._aside
         after.finish(measure=False)
     assert [(c.sizes, c.seed, c.error_ratio) for c in trial.checks] == [
         (c.sizes, c.seed, c.error_ratio) for c in later.checks
@@ -67,7 +71,7 @@ def test_what_it_finds_wrong_is_told_where_it_is_waited_for(judge: Judge) -> Non
     trial, beside = visit(judge, worked_candidate(NAME).replace("+ ", "- "))
     with beside:
         beside.begin()
-        beside._aside._thread.join()  # type: ignore[union-attr]
+        beside._stream._aside._thread.join()  # type: ignore[union-attr]
         assert trial.checks == []
         with pytest.raises(StageFailed, match="INCORRECT"):
             beside.finish(measure=False)
@@ -77,7 +81,7 @@ def test_what_it_finds_wrong_is_told_where_it_is_waited_for(judge: Judge) -> Non
 def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_device, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(stream, "_PATIENCE_S", 0.2)
     judge.gpu.ready()
     trial, beside = visit(judge)
     assert judge.gpu.pid
@@ -94,10 +98,28 @@ def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     assert len(again.checks) == 3
 
 
-def test_one_reference_child_cannot_be_asked_by_two() -> None:
-    assert References([Child("coda_synth.evaluator.oracle")]).halves() is None
-    halves = References([Child("coda_synth.evaluator.oracle") for _ in range(3)]).halves()
-    assert halves is not None and [len(list(half)) for half in halves] == [2, 1]
+def test_references_are_shared_among_those_who_ask_at_once() -> None:
+    def sizes(count: int, parts: int) -> list[int]:
+        made = References([Child("coda_synth.evaluator.oracle") for _ in range(count)])
+        return [len(list(part)) for part in made.shared(parts)]
+
+    assert sizes(1, 3) == [1] and sizes(2, 3) == [1, 1] and sizes(3, 3) == [1, 1, 1] and sizes(4, 3) == [1, 1, 2]
+
+
+def test_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
+    """Every check of one, and the first failure of what ran here goes before that of what ran beside it."""
+    found = {}
+    for count in (1, 3):
+        with Judge(device="cpu") as other:
+            other.references = References([*judge.references][:count])
+            good = other.evaluate(Candidate(NAME, worked_candidate(NAME)), seed=3)
+            wrong = worked_candidate(NAME).replace("+ ", "+ 1e-2 + ")
+            bad = other.evaluate(Candidate(NAME, wrong), seed=3)
+            assert bool(other.second_interpreter.pid) == (count > 1)
+            other.references = References([])  # they are the other judge's to end
+        assert good.verdict is Verdict.PASSED and bad.verdict is Verdict.INCORRECT
+        found[count] = {(c.stage, c.form, str(c.sizes), c.seed, c.error_ratio) for c in good.checks}, bad.diagnostics
+    assert found[1] == found[3] and len(found[1][0]) > 15
 
 
 def test_no_large_oracle_is_drawn_ahead() -> None:
