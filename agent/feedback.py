@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
-from coda_synth.coda_api.schedule import Schedule, as_hints
+from coda_synth.coda_api.schedule import Schedule, as_hints, pass_hints
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.runs.ranking import NOTICEABLE
 from coda_synth.runs.record import Attempt
@@ -55,7 +55,9 @@ def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
             f"Build of {r.call} ({r.kernel}): {r.registers} registers, {r.spill_bytes} B spilled, "
             f"{r.shared_bytes:,} B shared memory{_beside(r, evaluation.schedules.get(r.call))}."
         )
-    yield from (f"Schedule of {call}: {as_hints(s)}" for call, s in evaluation.schedules.items())
+    products = {r.call for r in evaluation.resources if r.tensor_core_instructions}
+    for call, schedule in evaluation.schedules.items():
+        yield f"Schedule of {call}: {as_hints(schedule) if call in products else pass_hints(schedule)}"
     yield from _figures(evaluation)
     yield from evaluation.profile if evaluation.figures else ()
 

@@ -126,6 +126,11 @@ def as_hints(schedule: Schedule) -> str:
     return ", ".join(f'{n}="{v}"' if isinstance(v, str) else f"{n}={v}" for n, v in said.items())
 
 
+def pass_hints(schedule: Schedule) -> str:
+    """The same for a kernel without a gemm, which nothing else of it concerns."""
+    return f"block_m={schedule.block_m}, block_n={schedule.block_n}, warps={schedule.warps}"
+
+
 def mainloop_fault(schedule: Schedule) -> str:
     """What a Hopper mainloop lacks under this schedule, with what would fit; "" where it has all that it needs."""
     s, turns = schedule, schedule.mainloop == "pingpong"
