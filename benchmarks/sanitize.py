@@ -1,23 +1,25 @@
-"""Finalists under compute-sanitizer on small shapes, and run again and again with the same bits.
+"""Finalists under compute-sanitizer on small shapes, and run again and again, and as a CUDA graph, with the same bits.
 
     python benchmarks/sanitize.py [TASK | TASK=FILE.coda ...] [--repeats 1000] [--tools memcheck,racecheck,synccheck]
     python benchmarks/sanitize.py --device cpu --tiny
 
-A finalist is a task's worked candidate, or that of a file. Each tool runs it in a process of its own, compiled
-beforehand, torch's own caching of memory off, so that every buffer's end is seen. Where compute-sanitizer is not
-installed, or cannot run, that is said and only the repeats are made. On a CPU there are only repeats, few of them, in
-the interpreter. Exits 1 where something was found or bits differ.
+A finalist is a task's worked candidate, or that of a file. The tools work side by side, each on a process of its own
+that runs every finalist once, torch's own caching of memory off, so that every buffer's end is seen. Where
+compute-sanitizer is not installed, or cannot run, that is said and the rest is done. On a CPU there are only repeats,
+few of them, in the interpreter. Exits 1 where something was found, bits differ, or a tool did not reach a finalist.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,6 +31,7 @@ from coda_synth.evaluator.execution import Bound, bind, rerun
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.inputs import make_inputs
 from coda_synth.evaluator.signature import signature
+from coda_synth.evaluator.timing import captured, output_bits
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 from coda_synth.tasks.spec import TaskSpec
 
@@ -39,6 +42,9 @@ _SMALL = {"T": 384, "HQ": 4, "HK": 2, "H": 64, "V": 1024}
 _SMALL_ELSE = 512  # several tiles along every dim, and nothing that a tool takes minutes for
 _FOUND = 86  # the exit code that a tool is told to use where it finds something
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
+_NEXT = "finalist "  # a line of the process that a tool watches: what follows belongs to this one
+_REPLAYS = 3
+_SHOWN = 24  # lines of what one tool found in one finalist
 
 
 def small_sizes(spec: TaskSpec) -> dict[str, int]:
@@ -67,20 +73,53 @@ def differing(bound: Bound, repeats: int) -> tuple[int, list[str]]:
     return repeats, []
 
 
-def sanitized(name: str, tool: str) -> tuple[bool, str]:
-    """Whether a tool passes a finalist, and its summary or why it did not run."""
-    own = [sys.executable, str(Path(__file__).resolve()), name, "--once"]
+def differing_as_graph(bound: Bound) -> list[str]:
+    """The outputs whose bits are others where the launches are replayed as one CUDA graph."""
+    first, replay = rerun(bound), captured(bound.launch)
+    for _ in range(_REPLAYS):
+        bound.reset()
+        replay()
+        torch.cuda.synchronize()
+        if unlike := [name for name, bits in output_bits(bound).items() if bits != first[name]]:
+            return unlike
+    return []
+
+
+def sanitized(names: Sequence[str], tool: str) -> tuple[dict[str, list[str]], str]:
+    """What a tool says of each finalist that it reached, and its summary or why there is none."""
+    own = [sys.executable, str(Path(__file__).resolve()), *names, "--once"]
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(_FOUND), *own]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return reports(done.stdout), (_SUMMARY.findall(done.stdout) or [f"no summary, exit code {done.returncode}"])[-1]
+
+
+def reports(said: str) -> dict[str, list[str]]:
+    """The lines of a tool by the finalist that ran when it wrote them."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in said.splitlines():
+        if line.startswith(_NEXT):
+            name = line.removeprefix(_NEXT)
+            found[name] = []
+        elif name and line.startswith("=========") and not _SUMMARY.search(line):
+            found[name].append(line)
+    return found
+
+
+def repeated(name: str, options: argparse.Namespace) -> str:
+    """What is wrong with a finalist's repeats, or ""."""
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
-    except subprocess.TimeoutExpired:
-        return False, "it took more than half an hour"
-    said = _SUMMARY.findall(done.stdout)
-    if done.returncode == 0 and said:
-        return True, said[-1]
-    shown = [line for line in done.stdout.splitlines() if line.startswith("=========")][:24] or done.stderr.splitlines()
-    return False, "\n".join([said[-1] if said else f"exit code {done.returncode}", *(f"    {line}" for line in shown)])
+        bound = finalist(name, options.device)
+        number, unlike = differing(bound, options.repeats)
+        if unlike:
+            return f"other bits in {', '.join(unlike)} in run {number}"
+        unlike = differing_as_graph(bound) if options.device == "cuda" else []
+        return f"other bits in {', '.join(unlike)} as a CUDA graph" if unlike else ""
+    except Exception as error:  # one finalist must not end the others
+        return one_line(error)
 
 
 def main() -> int:
@@ -88,36 +127,41 @@ def main() -> int:
     names = options.finalists or (("linear_bias", "residual_rmsnorm") if options.device == "cpu" else task_names())
     clock_of(options.device)
     if options.once:
-        finalist(names[0], "cuda").launch()
-        torch.cuda.synchronize()
+        for name in names:
+            print(f"{_NEXT}{name}", flush=True)
+            finalist(name, "cuda").launch()
+            torch.cuda.synchronize()
         return 0
-    print(f"{machine(options.device)}; {options.repeats} repeats")
+    graph = f", {_REPLAYS} replays of a CUDA graph" if options.device == "cuda" else ""
+    print(f"{machine(options.device)}; {options.repeats} repeats{graph}; tools on small shapes")
+    wrong = {name: repeated(name, options) for name in names}
     tools = _tools(options)
+    with ThreadPoolExecutor(max(1, len(tools))) as pool:
+        told = dict(zip(tools, pool.map(lambda tool: sanitized(names, tool), tools), strict=True))
     failed = 0
     for name in names:
-        try:
-            number, unlike = differing(finalist(name, options.device), options.repeats)
-        except Exception as error:  # one finalist must not end the others
-            failed += 1
-            print(f"{name}: {one_line(error)}", flush=True)
-            continue
-        failed += bool(unlike)
-        said = f"other bits in {', '.join(unlike)} in run {number}" if unlike else f"{number} runs, the same bits"
-        print(f"{name}: {said}", flush=True)
-        for tool in tools:
-            passed, summary = sanitized(name, tool)
-            failed += not passed
-            print(f"{name}: {tool}: {'passed' if passed else 'FAILED'}: {summary}", flush=True)
-    print(f"{failed} failed")
+        found = {tool: said.get(name, ["it was not reached"]) for tool, (said, _) in told.items()}
+        failed += bool(wrong[name] or any(found.values()))
+        verdicts = [wrong[name] or "the same bits", *(f"{tool} {_verdict(lines)}" for tool, lines in found.items())]
+        print(f"{name}: {'; '.join(verdicts)}", flush=True)
+        for line in itertools.chain(*(lines[:_SHOWN] for lines in found.values())):
+            print(f"    {line}")
+    for tool, (_, summary) in told.items():
+        print(f"{tool}: {summary}")
+    print(f"{failed} of {len(names)} failed")
     return int(failed > 0)
+
+
+def _verdict(lines: list[str]) -> str:
+    return "FAILED" if lines else "passed"
 
 
 def _tools(options: argparse.Namespace) -> list[str]:
     if options.device == "cpu":
-        print("compute-sanitizer looks at GPUs: on a CPU there are only the repeats")
+        print("compute-sanitizer looks at GPUs: on a CPU only bits are compared")
         return []
     if shutil.which("compute-sanitizer") is None:
-        print("compute-sanitizer is not installed (it comes with the CUDA toolkit): only the repeats are made")
+        print("compute-sanitizer is not installed (it comes with the CUDA toolkit): only the bits are compared")
         return []
     return [tool for tool in options.tools.split(",") if tool]
 
@@ -127,7 +171,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("finalists", nargs="*", metavar="TASK[=FILE]", help="every worked candidate by default")
     parser.add_argument("--repeats", type=int, help="1,000, on a CPU 5")
     parser.add_argument("--tools", default=",".join(TOOLS))
-    parser.add_argument("--once", action="store_true", help="run the finalist once, in silence: what tools watch")
+    parser.add_argument("--once", action="store_true", help="run each finalist once: what tools watch")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="on a CPU always")
     options = parser.parse_args()
