@@ -195,10 +195,12 @@ class Judge:
             return cases
 
     def _shares(self, on_gpu: bool) -> tuple[References, References | None, References | None]:
-        """Who decides for those who work side by side: for the interpreter, a second one, and the GPU."""
-        first, *rest = self.references.shared(3 if on_gpu else 2)
-        device = rest.pop() if on_gpu and rest else None
-        return first, rest.pop() if rest else None, device
+        """Who decides for those who work side by side: for the interpreter, a second one, and the GPU. The second one
+        has fewest, since its cases take longest."""
+        shares = self.references.shared(3 if on_gpu else 2)
+        device = shares.pop() if on_gpu and len(shares) > 1 else None
+        own = shares.pop()
+        return own, shares.pop() if shares else None, device
 
     def _build_and_check(
         self, trial: Trial, cases: list[Case], own: References, beside: Stream, on_it: OnDevice | None

@@ -11,12 +11,12 @@ from coda_synth.evaluator.child import Child
 from coda_synth.evaluator.compilers import cores
 from coda_synth.evaluator.facts import Case
 
-_MOST, _CORES_EACH = 4, 4
+_MOST, _CORES_EACH = 5, 3
 _LARGE = 1 << 27  # elements of a matrix, of which an oracle takes a hundred bytes each while it is drawn
 
 
 class References:
-    """One for every four cores, four at most. first: the one that is asked about a task."""
+    """One for every three cores, five at most. first: the one that is asked about a task."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self._children = list(children)

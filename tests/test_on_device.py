@@ -104,6 +104,7 @@ def test_references_are_shared_among_those_who_ask_at_once() -> None:
         return [len(list(part)) for part in made.shared(parts)]
 
     assert sizes(1, 3) == [1] and sizes(2, 3) == [1, 1] and sizes(3, 3) == [1, 1, 1] and sizes(4, 3) == [1, 1, 2]
+    assert sizes(5, 3) == [1, 2, 2]
 
 
 def test_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
