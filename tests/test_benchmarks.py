@@ -24,7 +24,7 @@ from benchmarks import epilogue, gap, h200, table, targets
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
-from benchmarks.sanitize import differing, finalist, small_sizes
+from benchmarks.sanitize import differing, finalist, reports, small_sizes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -169,6 +169,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["targets.py", "linear_residual", "llama_unit_forward", *cpu, "--json", str(folder / "t.json")],
         ["host.py"],
         ["overlap.py"],
+        ["shapes.py", "linear_bias", "--device", "cpu", "--json", str(folder / "s.json")],
     ]
     given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -227,7 +228,40 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
 
 def test_repeats_small(told: dict[str, list[str]]) -> None:
     code, said = told["sanitize.py"]
-    assert code == 0 and "linear_bias: 3 runs, the same bits" in said and "only the repeats" in said
+    assert (
+        code == 0 and "linear_bias: the same bits" in said and "3 repeats" in said and "only bits are compared" in said
+    )
+
+
+def test_without_a_gpu_no_real_shape_is_reached(told: dict[str, list[str]], folder: Path) -> None:
+    code, said = told["shapes.py"]
+    (row,) = json.loads((folder / "s.json").read_text())["rows"]
+    assert code == 0 and "1 of 1 passed" in said and row["verdict"] == "PASSED"
+    assert row["llama3-8b"] is None and row["odd"] is None and row["checks"] > 10
+
+
+def test_what_a_tool_finds_is_its_finalists() -> None:
+    said = """========= COMPUTE-SANITIZER
+finalist linear
+finalist residual_rmsnorm
+========= Invalid __global__ write of size 2 bytes
+=========     at residual+0x10
+finalist linear_rope
+========= ERROR SUMMARY: 1 error
+"""
+    found = reports(said)
+    assert found["linear"] == [] == found["linear_rope"] and "qknorm_rope" not in found
+    assert [line.split()[1] for line in found["residual_rmsnorm"]] == ["Invalid", "at"]
+
+
+@pytest.mark.gpu
+def test_a_graph_of_a_call_gives_the_same_bits() -> None:
+    """Launches that overlap, accumulate in place and make partials."""
+    names = ["residual_rmsnorm", "linear_backward", "llama_unit_forward"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "sanitize.py"), *names, "--repeats", "20", "--tools", ""]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("the same bits") == 3, done.stdout + done.stderr
 
 
 def test_what_needs_a_gpu_says_so(told: dict[str, list[str]]) -> None:

@@ -602,7 +602,7 @@ def test_a_whole_search_without_a_gpu_prunes_by_real_builds_and_its_text_passes(
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_device_decides(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--device", "cuda", "--seconds", "60", "--json", CUDA_VISIBLE_DEVICES="0")
+    done = tune(tmp_path, "--device", "cuda", "--seconds", "30", "--json", CUDA_VISIBLE_DEVICES="0")
     said = json.loads(done.stdout)
     assert done.returncode == 0 and said["measured"], done.stderr
     for kernel in said["kernels"]:
@@ -614,6 +614,6 @@ def test_on_a_gpu_the_device_decides(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_an_accumulating_kernel_is_tuned_from_the_same_buffer(tmp_path: Path) -> None:
     done = tune(
-        tmp_path, "--device", "cuda", "--seconds", "60", "--json", name="linear_backward", CUDA_VISIBLE_DEVICES="0"
+        tmp_path, "--device", "cuda", "--seconds", "30", "--json", name="linear_backward", CUDA_VISIBLE_DEVICES="0"
     )
     assert done.returncode == 0 and json.loads(done.stdout)["measured"], done.stderr
