@@ -16,11 +16,12 @@ from coda_synth.coda_api.kernel_time import (
     Work,
     busy_s,
     depth_efficiency,
-    piece_s,
+    pieces_s,
     spill_s,
     summed_s,
     tile_efficiency,
     tile_s,
+    without_turns,
 )
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
@@ -145,6 +146,8 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     if unit.gemm is None:
         spills = waves * spill_s(schedule, device, spilled)
         return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + spills + LAUNCH_S)
+    if -(-tiles * schedule.split_k // device.sms) == 1:
+        schedule = without_turns(schedule)
     rate = device.matmul_flops(traffic.signature.dtype)
     shape = tile_efficiency(schedule, device)
     depth = depth_efficiency(schedule, device, rate * shape)
@@ -152,7 +155,7 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
     if schedule.split_k > 1:
-        seconds, moved, tiles = _in_pieces(traffic, call, device, work, shape * depth, rows * cols, tiles)
+        seconds, moved, tiles = _in_pieces(traffic, call, schedule, device, work, shape * depth, rows * cols, tiles)
         waves = -(-tiles // device.sms)
     flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
     rounds = -(-tiles // (device.sms * schedule.split_k))
@@ -179,13 +182,20 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
 
 
 def _in_pieces(
-    traffic: _Traffic, call: Call, device: Device, work: Work, efficiency: float, product: int, tiles: int
+    traffic: _Traffic,
+    call: Call,
+    schedule: Schedule,
+    device: Device,
+    work: Work,
+    efficiency: float,
+    product: int,
+    tiles: int,
 ) -> tuple[float, int, int]:
     """Seconds, bytes and pieces of tiles of a call whose sum along K is cut: the pieces go through memory once."""
-    schedule, pieces = traffic.schedules[call.name], tiles * traffic.schedules[call.name].split_k
+    pieces = tiles * schedule.split_k
     workspace, operands = 4 * product * schedule.split_k, traffic.operands(call)
     rest = traffic.read(call) + traffic.written(call) - operands
-    first = -(-pieces // device.sms) * piece_s(schedule, device, work, efficiency)
+    first = pieces_s(schedule, device, work, efficiency, -(-pieces // device.sms))
     second = -(-tiles // device.sms) * summed_s(schedule, device, work)
     seconds = max((operands + workspace) / device.copy_bytes_per_s, first)
     seconds += max((workspace + rest) / device.copy_bytes_per_s, second) + 2 * LAUNCH_S

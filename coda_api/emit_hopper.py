@@ -42,13 +42,13 @@ def emit_hopper(
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
     for slots, one in [*((None, one) for one in tried), *((n, one) for one in tried for n in (2, 1))]:
         try:
-            return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots, overlap)
+            return HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots, overlap)
         except DoesNotFit as error:
             last = error
     raise last
 
 
-class _HopperEmitter(HopperLoads):
+class HopperEmitter(HopperLoads):
     def emit(self, slots: int | None = None, overlap: bool = False) -> UnitText:
         """slots: of the loader's rings, None for one for each slice of a tile; raises DoesNotFit."""
         self.overlap = overlap
@@ -167,6 +167,7 @@ class _HopperEmitter(HopperLoads):
                 f"{n} = gl.full((BLOCK_M,), {self._neutral(n)}, gl.float32, layout=gl.SliceLayout(1, layout))"
                 for n in states
             ),
+            *self._placed(),
             *self._hopper_slices(states),
             f"slice_step += {self.geometry.slices}",
             *self._row_stores(),
@@ -177,7 +178,7 @@ class _HopperEmitter(HopperLoads):
             ")",
             "zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)",
             *self._layout_of_slices(split, first),
-            f"steps = gl.cdiv({self.sizes.text(gemm.inner)}, BLOCK_K)",
+            *self._steps(self.sizes.text(gemm.inner)),
             "step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0",
         ]
         tail = ["tma.store_wait(0)"] if self.stores or self.pairs else []
@@ -185,6 +186,14 @@ class _HopperEmitter(HopperLoads):
         return function(
             f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body, self.groups > 1), *tail]
         )
+
+    def _steps(self, length: str) -> list[str]:
+        """How many steps along K a tile takes."""
+        return [f"steps = gl.cdiv({length}, BLOCK_K)"]
+
+    def _placed(self) -> list[str]:
+        """What a tile's slices are told of it, beside its row and column."""
+        return []
 
     def _awaits_turn(self) -> list[str]:
         """Mainloops alternate, so that one group's epilogue runs under the other's."""

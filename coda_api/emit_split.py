@@ -20,7 +20,19 @@ PIECES = "pieces of the product"
 _WARPS = 8  # of the epilogue, which mostly waits for memory: four pieces of a slice are on their way at once
 
 
-def emit_split(
+def emit_pieces(
+    name: str,
+    source: str,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    schedule: Schedule,
+    tensors: Tensors,
+) -> UnitText:
+    """The first launch's function, without an epilogue; arguments as for emit_kernel. Raises LoweringError."""
+    return _Pieces(name, source, kernel, {}, sizes, schedule, tensors).emit()
+
+
+def emit_sums(
     name: str,
     source: str,
     kernel: Kernel,
@@ -28,36 +40,33 @@ def emit_split(
     sizes: Mapping[str, int],
     schedule: Schedule,
     tensors: Tensors,
-) -> list[UnitText]:
-    """The two functions in the order of their launches; raises LoweringError. Arguments as for emit_kernel."""
-    pieces = _Pieces(f"{name}_pieces", source, kernel, {}, sizes, schedule, tensors)
+) -> UnitText:
+    """The second launch's function: sums of pieces, and the epilogue. Raises LoweringError."""
     sliced = replace(schedule, slice_n=summed_slice(schedule))
-    epilogue = _SummedEpilogue(name, source, kernel, live, sizes, sliced, tensors)
-    return [pieces.emit(), replace(epilogue.emit(), warps=_WARPS)]
+    return replace(_SummedEpilogue(name, source, kernel, live, sizes, sliced, tensors).emit(), warps=_WARPS)
 
 
 class _Pieces(KernelEmitter):
     """The GEMM, without an epilogue."""
 
     def emit(self) -> UnitText:
-        self.pieces, work, piece, rows, cols = map(self.names.new, ("pieces", "work", "piece", "rows_at", "cols_at"))
-        self.split, self.piece = self.names.new("SPLIT_K"), piece
+        self.pieces = self.names.new("pieces")
         assert self.kernel.gemm is not None
         dims = (self.kernel.rows, self.kernel.cols, self.kernel.gemm.inner)
         m, n, k = (self.sizes.text(d) for d in dims)
         loop = [
-            f"tile, {piece} = {work} % tiles, {work} // tiles",
+            "tile, piece = work % tiles, work // tiles",
             "tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
             "row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
             *self._mainloop(),
-            f"{rows}, {cols} = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)",
-            f"at = ({piece} * {m} + {rows}).to(tl.int64)[:, None] * {n} + {cols}[None, :]",
-            f"tl.store({self.pieces} + at, acc, mask=({rows}[:, None] < {m}) & ({cols}[None, :] < {n}))",
+            "rows_at, cols_at = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)",
+            f"at = (piece * {m} + rows_at).to(tl.int64)[:, None] * {n} + cols_at[None, :]",
+            f"tl.store({self.pieces} + at, acc, mask=(rows_at[:, None] < {m}) & (cols_at[None, :] < {n}))",
         ]
         body = [
             f"tiles_m, tiles_n = tl.cdiv({m.strip('()')}, BLOCK_M), tl.cdiv({n.strip('()')}, BLOCK_N)",
             f"tiles, steps = tiles_m * tiles_n, tl.cdiv({k.strip('()')}, BLOCK_K)",
-            f"for {work} in tl.range(tl.program_id(0), tiles * {self.split}, tl.num_programs(0), flatten=True):",
+            "for work in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=True):",
             *(f"    {line}" for line in loop),
         ]
         params = self._params()
@@ -67,21 +76,21 @@ class _Pieces(KernelEmitter):
 
     def _along_k(self, length: str) -> str:
         """Whole steps, shared out evenly: the last one of K may be ragged, and a short K leaves pieces empty."""
-        first, last = (f"{at} * steps // {self.split} * BLOCK_K" for at in (self.piece, f"({self.piece} + 1)"))
+        first, last = (f"{at} * steps // SPLIT_K * BLOCK_K" for at in ("piece", "(piece + 1)"))
         return f"range({first}, {last}, BLOCK_K)"
 
     def _operands(self) -> list[UnitParam]:
         return [*super()._operands(), UnitParam(self.pieces, "pointer", PIECES, True)]
 
     def _constants_of_tile(self) -> dict[str, int]:
-        return {**super()._constants_of_tile(), self.split: self.schedule.split_k}
+        return {**super()._constants_of_tile(), "SPLIT_K": self.schedule.split_k}
 
 
 class _SummedEpilogue(KernelEmitter):
     """The epilogue over the same tiles as a GEMM's own, whose slices of the product are sums of pieces."""
 
     def emit(self) -> UnitText:
-        self.pieces, self.split = self.names.new("pieces"), self.names.new("SPLIT_K")
+        self.pieces = self.names.new("pieces")
         assert self.kernel.gemm is not None
         for symbol in self.kernel.gemm.inner.symbols - self.kernel.rows.symbols - self.kernel.cols.symbols:
             self.sizes.used.pop(symbol, None)  # K, unless the epilogue itself asks for it
@@ -100,7 +109,7 @@ class _SummedEpilogue(KernelEmitter):
             names.append(self.names.new(f"acc_{column}"))
             start = f"col + {column}" if column else "col"
             cols = self.slice.column_text(self.kernel.cols, f"{start} + tl.arange(0, {width})")
-            args = f"{self.pieces}, row, {cols}, {m}, {n}, BLOCK_M, {self.split}"
+            args = f"{self.pieces}, row, {cols}, {m}, {n}, BLOCK_M, SPLIT_K"
             lines.append(f"{names[-1]} = sum_of_pieces({args})")
         return lines, names
 
@@ -108,5 +117,5 @@ class _SummedEpilogue(KernelEmitter):
         return [UnitParam(self.pieces, "pointer", PIECES, True)]
 
     def _constants_of_tile(self) -> dict[str, int]:
-        constants = {**super()._constants_of_tile(), self.split: self.schedule.split_k}
+        constants = {**super()._constants_of_tile(), "SPLIT_K": self.schedule.split_k}
         return {name: value for name, value in constants.items() if name != "BLOCK_K"}

@@ -39,9 +39,14 @@ class Work:
 def mainloop(schedule: Schedule, device: Device) -> str:
     """What runs: "auto" is Hopper's shared tile where the device has one. A kernel without a Hopper text runs portable
     all the same: who has lowered it says so by its schedule."""
-    if device.target != "sm_90" or schedule.split_k > 1:
+    if device.target != "sm_90":
         return "portable"
     return "hopper" if schedule.mainloop == "auto" else schedule.mainloop
+
+
+def without_turns(schedule: Schedule) -> Schedule:
+    """What a schedule comes to where a processor has one tile alone: there is nobody to take turns with."""
+    return replace(schedule, mainloop="hopper") if schedule.mainloop == "pingpong" else schedule
 
 
 def tile_efficiency(schedule: Schedule, device: Device) -> float:
@@ -87,11 +92,14 @@ def busy_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
     return turns * work.mainloop_s / efficiency
 
 
-def piece_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
-    """Seconds from one piece of a tile's sum to the next on one SM, where K is cut: it stores its accumulator."""
+def pieces_s(schedule: Schedule, device: Device, work: Work, efficiency: float, rounds: int) -> float:
+    """Seconds of so many pieces of tiles' sums on one SM, where K is cut: each stores its accumulator. Two groups that
+    take turns hide that, but for the last."""
     stored = 4 * schedule.block_m * schedule.block_n
     piece = Work(work.mainloop_s / schedule.split_k, 0, stored, False)
-    return tile_s(replace(schedule, slice_n=schedule.block_n), device, piece, efficiency)
+    each = tile_s(replace(schedule, slice_n=schedule.block_n), device, piece, efficiency)
+    last = stored * device.sms / device.copy_bytes_per_s if mainloop(schedule, device) == "pingpong" else 0.0
+    return rounds * each + last
 
 
 def summed_s(schedule: Schedule, device: Device, work: Work) -> float:

@@ -47,7 +47,7 @@ _HINTS = (
     Hint(
         "split_k",
         (1, 2, 4, 8, 16, 32),
-        "pieces of the sum, for a product of few tiles: a second launch adds them up; portable only",
+        "pieces of the sum, for a product of few tiles: a second launch adds them up",
     ),
 )
 ALLOWED: dict[str, tuple[object, ...]] = {hint.name: hint.values for hint in _HINTS}
@@ -71,8 +71,8 @@ class Schedule:
     slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
     portable Triton one, or Hopper's warp-specialised ones (sm_90, aligned shapes): "hopper", where all warps share a
     tile, or "pingpong", where two groups of four take tiles of 128 x 128 by turns; "auto" lets the lowering choose.
-    split_k: pieces of the sum along K, for products of few tiles: one launch sums each piece by itself, a second one
-    adds the pieces up in their order and runs the epilogue. Both are portable kernels.
+    split_k: pieces of the sum along K, for products of few tiles: one launch, with the mainloop, sums each piece by
+    itself; a second one, portable, adds the pieces up in their order and runs the epilogue.
     """
 
     block_m: int = 128
@@ -94,10 +94,6 @@ class Schedule:
                 )
         if self.slice_n > self.block_n:
             raise ScheduleError(f"slice_n = {self.slice_n} is wider than the tile, block_n = {self.block_n}")
-        if self.split_k > 1 and self.mainloop not in ("auto", "portable"):
-            raise ScheduleError(
-                f'split_k = {self.split_k} needs the portable mainloop; with mainloop = "{self.mainloop}" it must be 1'
-            )
 
     def with_hints(self, hints: Mapping[str, object]) -> Schedule:
         """This schedule with a kernel's hints in place; raises ScheduleError."""

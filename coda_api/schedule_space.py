@@ -14,7 +14,7 @@ from coda_synth.coda_api.schedule import ACCUMULATORS, ALLOWED, Schedule, Schedu
 
 _KEPT_FREE = 24 * 1024  # bytes of shared memory that a shape leaves for its epilogue
 _PORTABLE = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (128, 64), (64, 64), (32, 128), (16, 128))
-_SHARED_TILE = ((128, 256), (128, 128), (256, 128), (128, 64))
+_SHARED_TILE = ((128, 256), (128, 128), (256, 128), (128, 64), (64, 128), (64, 64))
 _BY_TURNS = ((128, 128), (64, 256), (64, 128), (128, 64))
 _STEPS: dict[str, tuple[int, ...]] = {
     "slice_n": (32, 64, 128),
@@ -23,7 +23,7 @@ _STEPS: dict[str, tuple[int, ...]] = {
     "warps": (4, 8),
     "split_k": (1, 2, 4, 8, 16, 32),
 }
-_PIECES = (1, 4, 16)  # of the sum along K, of a portable shape
+_PIECES = (1, 4, 16)  # of the sum along K
 
 
 def shapes(device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
@@ -39,14 +39,17 @@ def shapes(device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
 
 def _mainloops(device: Device) -> Iterator[Schedule]:
     on_hopper = device.target == "sm_90"
-    for m, n in _BY_TURNS if on_hopper else ():
-        yield Schedule(block_m=m, block_n=n, mainloop="pingpong")
-    for m, n in _SHARED_TILE if on_hopper else ():
-        yield Schedule(block_m=m, block_n=n, mainloop="hopper")
+    found = [Schedule(block_m=m, block_n=n, mainloop="pingpong") for m, n in _BY_TURNS if on_hopper]
+    found += [
+        Schedule(block_m=m, block_n=n, warps=8 if m >= 128 else 4, mainloop="hopper")
+        for m, n in _SHARED_TILE
+        if on_hopper
+    ]
     for m, n in _PORTABLE:
         warps, kind = 8 if m * n >= 128 * 128 else 4, "portable" if on_hopper else "auto"
-        for pieces in _PIECES:
-            yield Schedule(block_m=m, block_n=n, warps=warps, mainloop=kind, split_k=pieces)
+        found.append(Schedule(block_m=m, block_n=n, warps=warps, mainloop=kind))
+    for plain in found:
+        yield from (replace(plain, split_k=pieces) for pieces in _PIECES)
 
 
 def passes() -> tuple[Schedule, ...]:

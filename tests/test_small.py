@@ -32,6 +32,8 @@ GOLDEN = Path(__file__).parent / "golden"
 H200 = device("H200")
 NAME = "linear_residual"
 SPLIT = Schedule(block_m=16, block_n=128, stages=4, warps=4, split_k=4)
+HOPPER = Schedule(block_m=64, block_n=128, stages=6, warps=4, split_k=4, mainloop="hopper")
+TURNS = Schedule(block_m=128, block_n=128, stages=6, split_k=4, mainloop="pingpong")
 
 
 def with_rows(name: str, rows: int, **more: object) -> Generated:
@@ -44,9 +46,11 @@ def with_rows(name: str, rows: int, **more: object) -> Generated:
 # -- the text
 
 
-def test_golden_text_of_pieces() -> None:
-    text = with_rows("linear_rope", 16).source
-    file = GOLDEN / "linear_rope.small.py"
+@pytest.mark.parametrize("which", ["linear_rope.small", "linear_residual.pieces"])
+def test_golden_text_of_pieces(which: str) -> None:
+    name = which.partition(".")[0]
+    text = with_rows(name, 16, **({"schedules": {"a": TURNS}} if name == NAME else {})).source
+    file = GOLDEN / f"{which}.py"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
     assert text == file.read_text(), "the generated text changed; UPDATE_GOLDEN=1 refreshes the golden file"
@@ -64,6 +68,25 @@ def test_the_workspace_is_a_buffer_and_the_epilogue_a_launch_of_its_own() -> Non
     assert {"y", "w", "K"} <= names[0] and not {"y", "w", "K", "BLOCK_K"} & names[1]
 
 
+@pytest.mark.parametrize("schedule", [HOPPER, TURNS, replace(HOPPER, block_n=256, stages=5), Schedule(split_k=2)])
+@pytest.mark.parametrize("rows", [16, 256])
+def test_pieces_of_a_hopper_mainloop_build_without_spills(rows: int, schedule: Schedule) -> None:
+    made = with_rows(NAME, rows, schedules={"a": schedule})
+    assert [launch.gluon for launch in made.launches] == [True, False] and not made.notes
+    assert made.effective["a"].mainloop == schedule.mainloop.replace("auto", "hopper")
+    for launch, found in zip(made.launches, build(made, "sm_90"), strict=True):
+        assert found.spill_bytes == 0 and found.shared_bytes <= H200.shared_bytes, found
+        assert not launch.multiplies or found.tensor_core_instructions > 0, found
+
+
+def test_pieces_of_a_tile_too_small_for_hopper_are_portable() -> None:
+    made = with_rows(NAME, 16, schedules={"a": SPLIT})
+    assert not any(launch.gluon for launch in made.launches) and made.effective["a"].mainloop == "portable"
+    assert made.notes[0].rule == "PortableKernel" and "16 rows or more" in made.notes[0].message
+    with pytest.raises(LoweringError, match='mainloop="hopper" is not possible'):
+        with_rows(NAME, 16, schedules={"a": replace(SPLIT, mainloop="hopper")})
+
+
 def test_partials_are_counted_as_without_pieces() -> None:
     whole, split = (
         with_rows("residual_rmsnorm_swiglu", 16, schedules={c: replace(SPLIT, split_k=n) for c in "ab"}) for n in (1, 8)
@@ -74,8 +97,6 @@ def test_partials_are_counted_as_without_pieces() -> None:
 
 
 def test_a_kernel_that_cannot_have_pieces_says_so() -> None:
-    with pytest.raises(ScheduleError, match="split_k = 2 needs the portable mainloop"):
-        Schedule(mainloop="pingpong", block_n=128, split_k=2)
     with pytest.raises(ScheduleError, match="split_k = 3 is not possible; it must be one of 1, 2, 4"):
         Schedule(split_k=3)
     text = 'x: Tensor["M", "N"]'
