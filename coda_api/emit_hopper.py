@@ -147,6 +147,7 @@ class HopperEmitter(HopperLoads):
         outer = self.slice.outer.lines
         body = [
             *(rows + outer if self._rows() else []),
+            *self._held_steps(),
             *self._awaits_turn(),
             "stage = step % STAGES",
             "mbarrier.wait(full.index(stage), (step // STAGES) & 1)",
@@ -162,7 +163,7 @@ class HopperEmitter(HopperLoads):
             *(["mbarrier.arrive(turn.index(1 - WHICH), count=1)"] if self.groups > 1 else []),
             "acc = warpgroup_mma_wait(0, deps=(acc,))",
             "mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)",
-            "step += steps" if self.groups == 1 else "step += 2 * steps",
+            *self._next_steps(),
             *(
                 f"{n} = gl.full((BLOCK_M,), {self._neutral(n)}, gl.float32, layout=gl.SliceLayout(1, layout))"
                 for n in states
@@ -179,7 +180,6 @@ class HopperEmitter(HopperLoads):
             "zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)",
             *self._layout_of_slices(split, first),
             *self._steps(self.sizes.text(gemm.inner)),
-            "step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0",
         ]
         tail = ["tma.store_wait(0)"] if self.stores or self.pairs else []
         names = self._consumer_names()
@@ -188,8 +188,19 @@ class HopperEmitter(HopperLoads):
         )
 
     def _steps(self, length: str) -> list[str]:
-        """How many steps along K a tile takes."""
-        return [f"steps = gl.cdiv({length}, BLOCK_K)"]
+        """How many steps along K a tile takes, and where a consumer begins to count."""
+        return [f"steps = gl.cdiv({length}, BLOCK_K)", *self._counted()]
+
+    def _counted(self) -> list[str]:
+        return ["step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0"]
+
+    def _next_steps(self) -> list[str]:
+        """The count for the next tile: another group's lies between."""
+        return ["step += steps" if self.groups == 1 else "step += 2 * steps"]
+
+    def _held_steps(self) -> list[str]:
+        """Of a tile, where it takes other steps than the ones before it."""
+        return []
 
     def _placed(self) -> list[str]:
         """What a tile's slices are told of it, beside its row and column."""

@@ -142,7 +142,7 @@ class HopperPlan(KernelEmitter):
     def _signature(self, names: list[str]) -> list[str]:
         constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
         constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH", "WHOLE_M", "WHOLE_N"}
-        constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST", "SPLIT_K"}
+        constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST", "SPLIT_K", "RUNS"}
         return [f"{n}: gl.constexpr" if n in constants else n for n in names]
 
     def _cols_of(self, text: str) -> Dim:

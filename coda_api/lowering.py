@@ -213,7 +213,7 @@ class _Lowering:
         sizes, turns = self._local_sizes(call), self.form == "hopper" and schedule.mainloop == "pingpong"
         given = ("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
         try:
-            kernel_texts(call.name, *given, hopper=turns, overlap=False)
+            kernel_texts(call.name, *given, hopper=turns, overlap=False, processors=self.processors)
         except LoweringError:
             return False
         return True
@@ -244,7 +244,7 @@ class _Lowering:
             schedule = self.used_schedules[call.name]
             self._refuse(call, call.unit, schedule, tensors)
             name, hopper = self._function_name(call, live, tensors, f"{schedule}"), self._for_hopper(call)
-            given = (name, source, call.unit, live, sizes, schedule, tensors, hopper, self.overlap)
+            given = (name, source, call.unit, live, sizes, schedule, tensors, hopper, self.overlap, self.processors)
             texts, notes = kernel_texts(call.name, *given)
             self.notes += notes
             return texts

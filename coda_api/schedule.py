@@ -49,6 +49,13 @@ _HINTS = (
         (1, 2, 4, 8, 16, 32),
         "pieces of the sum, for a product of few tiles: a second launch adds them up",
     ),
+    Hint(
+        "cut",
+        ("even", "stream"),
+        "how a sum in pieces is cut. even: every tile's in split_k. stream: the steps of all tiles, one tile after the"
+        " other, in as many equal runs as the device has processors, which end inside tiles; no tile in more than"
+        " split_k pieces",
+    ),
 )
 ALLOWED: dict[str, tuple[object, ...]] = {hint.name: hint.values for hint in _HINTS}
 ACCUMULATORS = 128  # fp32 values of the product that a thread can hold beside an epilogue
@@ -73,6 +80,7 @@ class Schedule:
     tile, or "pingpong", where two groups of four take tiles of 128 x 128 by turns; "auto" lets the lowering choose.
     split_k: pieces of the sum along K, for products of few tiles: one launch, with the mainloop, sums each piece by
     itself; a second one, portable, adds the pieces up in their order and runs the epilogue.
+    cut: "even", every tile in split_k pieces, or "stream", at most so many: stream.py has the rule.
     """
 
     block_m: int = 128
@@ -84,6 +92,7 @@ class Schedule:
     slice_n: int = 0
     mainloop: str = "auto"
     split_k: int = 1
+    cut: str = "even"
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -118,7 +127,7 @@ def hint_table() -> tuple[tuple[str, str, str, str], ...]:
 
 def as_hints(schedule: Schedule) -> str:
     """The schedule as @kernel would take it: 'block_m=128, block_n=256, ...'; a sum in one piece is not mentioned."""
-    said = {name: getattr(schedule, name) for name in HINTS if name != "split_k" or schedule.split_k > 1}
+    said = {name: getattr(schedule, name) for name in HINTS if name not in ("split_k", "cut") or schedule.split_k > 1}
     return ", ".join(f'{n}="{v}"' if isinstance(v, str) else f"{n}={v}" for n, v in said.items())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,8 @@ from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.generated import Generated, Resources
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.schedule import Schedule, ScheduleError
+from coda_synth.coda_api.schedule import Schedule, ScheduleError, as_hints
+from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 from coda_synth.coda_api.toolchain import build
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.measured import Measured, Sample
@@ -46,10 +48,16 @@ def with_rows(name: str, rows: int, **more: object) -> Generated:
 # -- the text
 
 
-@pytest.mark.parametrize("which", ["linear_rope.small", "linear_residual.pieces"])
-def test_golden_text_of_pieces(which: str) -> None:
-    name = which.partition(".")[0]
-    text = with_rows(name, 16, **({"schedules": {"a": TURNS}} if name == NAME else {})).source
+@pytest.mark.parametrize(
+    ("which", "chosen"),
+    [
+        ("linear_rope.small", {}),
+        ("linear_residual.pieces", {"a": TURNS}),
+        ("linear_residual.stream", {"a": replace(TURNS, cut="stream")}),
+    ],
+)
+def test_golden_text_of_pieces(which: str, chosen: Mapping[str, Schedule]) -> None:
+    text = with_rows(which.partition(".")[0], 16, schedules=chosen).source
     file = GOLDEN / f"{which}.py"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
@@ -69,9 +77,9 @@ def test_the_workspace_is_a_buffer_and_the_epilogue_a_launch_of_its_own() -> Non
 
 
 @pytest.mark.parametrize("schedule", [HOPPER, TURNS, replace(HOPPER, block_n=256, stages=5), Schedule(split_k=2)])
-@pytest.mark.parametrize("rows", [16, 256])
-def test_pieces_of_a_hopper_mainloop_build_without_spills(rows: int, schedule: Schedule) -> None:
-    made = with_rows(NAME, rows, schedules={"a": schedule})
+@pytest.mark.parametrize(("rows", "cut"), [(16, "even"), (256, "even"), (256, "stream")])
+def test_pieces_of_a_hopper_mainloop_build_without_spills(rows: int, cut: str, schedule: Schedule) -> None:
+    made = with_rows(NAME, rows, schedules={"a": replace(schedule, cut=cut)})
     assert [launch.gluon for launch in made.launches] == [True, False] and not made.notes
     assert made.effective["a"].mainloop == schedule.mainloop.replace("auto", "hopper")
     for launch, found in zip(made.launches, build(made, "sm_90"), strict=True):
@@ -85,6 +93,46 @@ def test_pieces_of_a_tile_too_small_for_hopper_are_portable() -> None:
     assert made.notes[0].rule == "PortableKernel" and "16 rows or more" in made.notes[0].message
     with pytest.raises(LoweringError, match='mainloop="hopper" is not possible'):
         with_rows(NAME, 16, schedules={"a": replace(SPLIT, mainloop="hopper")})
+
+
+def test_runs_of_a_stream_cover_every_step_once_in_no_more_pieces_than_asked() -> None:
+    """The rule of stream.py, over every small product."""
+    for tiles, steps, runs, most in product(range(1, 8), range(1, 12), range(1, 15), (2, 3, 4, 8)):
+        length = run_length(tiles, steps, runs, most)
+        found: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
+        of_runs = []
+        for run in range(runs):
+            begin, end = run * length, min(run * length + length, tiles * steps)
+            mine = range(begin // steps, -(-end // steps))
+            of_runs.append(len(mine))
+            for tile in mine:
+                first, last = max(begin - tile * steps, 0), min(end - tile * steps, steps)
+                found[tile].append((run - tile * steps // length, first, last))
+        for tile, pieces_of in found.items():
+            count = (tile * steps + steps - 1) // length - tile * steps // length + 1
+            assert [number for number, _, _ in pieces_of] == list(range(count)) and count <= most
+            assert [first for _, first, _ in pieces_of] == [0, *(last for _, _, last in pieces_of[:-1])]
+            assert pieces_of[-1][2] == steps and all(first < last for _, first, last in pieces_of)
+        assert piece_count(tiles, steps, length) == sum(map(len, found.values()))
+        assert pieces_in_a_run(tiles, steps, length) == max(of_runs)
+
+
+def test_a_stream_is_launched_once_a_run_whatever_the_tiles() -> None:
+    made = with_rows(NAME, 256, schedules={"a": replace(TURNS, cut="stream")})
+    first, second = made.launches
+    assert (first.programs, first.tiles, second.tiles) == (132, 132, 64) and first.gluon
+    assert {"RUNS": 132, "SPLIT_K": 4}.items() <= {a.name: a.value for a in first.args}.items()
+    assert [b.shape for b in made.buffers if not b.outputs] == [(4, 256, 4096)]
+    assert "project_pieces, (132,)," in made.source
+    assert "cut=" not in as_hints(Schedule()) and 'split_k=4, cut="stream"' in as_hints(made.schedules["a"])
+
+
+def test_a_stream_has_no_padded_groups() -> None:
+    spec = task("qknorm_rope")
+    sig, sizes = signature(spec), {**next(iter(spec.time_shapes.values())), "T": 64, "H": 96}
+    chosen = {"q": Schedule(block_m=64, block_n=128, split_k=4, cut="stream")}
+    with pytest.raises(LoweringError, match='cut="stream" knows no tiles that hold whole groups of 96 columns'):
+        lower(read(worked_candidate(spec.name), sig), sig, sizes, form="pointer", schedules=chosen)
 
 
 def test_partials_are_counted_as_without_pieces() -> None:
@@ -166,6 +214,19 @@ def test_pieces_cost_a_workspace_and_a_launch() -> None:
     short = [priced(replace(SPLIT, split_k=n), 16, 1024, 256) for n in (1, 4)]
     assert short[1] > short[0] + LAUNCH_S
     assert "8 tiles in 8 pieces of K each on 132 SMs" in modelled_lines(split.launches, H200, "bfloat16")[0]
+
+
+def test_a_stream_is_priced_by_its_runs() -> None:
+    """24 tiles of 64 steps: 128 runs of 12 make 144 pieces, beside 192 even ones in two rounds of 8 steps."""
+    sig, sizes = signature(task(NAME)), {"T": 16, "D": 3072, "K": 4096}
+    program = read(worked_candidate(NAME), sig)
+    even, stream = (
+        program_cost(program, sig, sizes, {"a": replace(SPLIT, split_k=8, cut=cut)}, H200) for cut in ("even", "stream")
+    )
+    assert even.launches[0].tiles == 192 and stream.launches[0].tiles == 144 and stream.launches[0].streamed == 24
+    assert even.bytes - stream.bytes == 2 * 4 * 48 * 16 * 128
+    assert stream.launches[0].wave_efficiency == pytest.approx(24 * 64 / (12 * 132))
+    assert "24 tiles in 144 pieces, equal runs" in modelled_lines(stream.launches, H200, "bfloat16")[0]
 
 
 def test_a_tuner_cuts_a_product_of_few_tiles_and_no_other() -> None:
