@@ -169,6 +169,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["targets.py", "linear_residual", "llama_unit_forward", *cpu, "--json", str(folder / "t.json")],
         ["host.py"],
         ["overlap.py"],
+        ["few_rows.py", *cpu, "--json", str(folder / "f.json")],
     ]
     given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -228,6 +229,16 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
 def test_repeats_small(told: dict[str, list[str]]) -> None:
     code, said = told["sanitize.py"]
     assert code == 0 and "linear_bias: 3 runs, the same bits" in said and "only the repeats" in said
+
+
+def test_few_rows_small(told: dict[str, list[str]], folder: Path) -> None:
+    """One of every kind, the same bits twice, and near enough to fp64."""
+    code, said = told["few_rows.py"]
+    assert code == 0 and "nothing here is a measurement" in said and "WRONG" not in said
+    (row,) = json.loads((folder / "f.json").read_text())["rows"]
+    kinds = ["default", "one launch", "hopper pieces", "portable pieces", "stream"]
+    assert sorted(row["schedules"]) == sorted(kinds) and row["rounds"].keys() == {*kinds, "torch.mm"}
+    assert 'cut="stream"' in row["schedules"]["stream"] and row["modelled_us"]["stream"] > 0
 
 
 def test_what_needs_a_gpu_says_so(told: dict[str, list[str]]) -> None:

@@ -193,6 +193,36 @@ def test_the_rule_and_the_cost_model_agree(rows: int, cols: int, inner: int) -> 
     assert chosen <= 1.25 * min(priced(s, rows, cols, inner) for s in [Schedule(), *tried])
 
 
+LONG = {"T": 256, "D": 5120, "K": 13824}
+
+
+@pytest.mark.parametrize("change", [{}, {"T": 128}, {"T": 512}, {"D": 1024, "K": 65536}])
+def test_hopper_sums_a_long_k_in_pieces_where_the_model_says_that_it_pays(change: dict[str, int]) -> None:
+    """By more than its own error, and with two pieces or more for each processor, so that groups can take turns."""
+    sig, sizes = signature(task(NAME)), LONG | change
+    program = read(worked_candidate(NAME), sig)
+    whole, made = (lower(program, sig, sizes, form=form, hopper=True) for form in ("descriptor", None))
+    assert whole.schedules["a"].split_k == 1 and made.schedules["a"].split_k > 1
+    assert [launch.gluon for launch in made.launches] == [True, False]
+    before, after = (priced(s.schedules["a"], sizes["T"], sizes["D"], sizes["K"]) for s in (whole, made))
+    assert after < 0.9 * before
+    summed, added = build(made, "sm_90")
+    assert summed.spill_bytes == 0 and added.spill_bytes <= 8, "what ptxas leaves to have 64 registers"
+
+
+@pytest.mark.parametrize("change", [{"T": 64}, {"K": 4096}, {"T": 8192}])
+def test_few_rows_a_short_k_and_many_tiles_stay_in_one_launch(change: dict[str, int]) -> None:
+    sig = signature(task(NAME))
+    made = lower(read(worked_candidate(NAME), sig), sig, LONG | change, hopper=True)
+    assert [launch.multiplies for launch in made.launches] == [True]
+
+
+def test_an_authors_hints_are_not_cut() -> None:
+    sig = signature(task(NAME))
+    text = worked_candidate(NAME).replace("@kernel\n", "@kernel(stages=3)\n")
+    assert lower(read(text, sig), sig, LONG, hopper=True).schedules["a"].split_k == 1
+
+
 def test_a_weight_is_read_at_full_parallelism() -> None:
     """Nearly every processor has work, if K is long enough to be cut for it."""
     for name, rows in product(REPRESENTATIVE, (1, 16, 64)):
