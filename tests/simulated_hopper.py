@@ -109,8 +109,8 @@ def test_reductions_down_the_rows_of_tiles_of_two_widths(schedule: Schedule) -> 
 
 
 @pytest.mark.parametrize("schedule", [TURNS, SHARED], ids=lambda schedule: schedule.mainloop)
-@pytest.mark.parametrize("inner", [40, 200, 1000])
-@pytest.mark.parametrize("runs", [0, 1, 2, 5, 13, 40])
+@pytest.mark.parametrize("inner", [40, 1000])
+@pytest.mark.parametrize("runs", [0, 1, 5, 40])
 def test_pieces_of_a_sum(runs: int, inner: int, schedule: Schedule) -> None:
     """Even ones and, of some runs, a stream's; of ragged steps, of fewer steps than pieces, and with rows that end
     inside a tile: the same bits every time."""
