@@ -47,6 +47,11 @@ TINY = [
     Schedule(block_m=64, block_n=64, block_k=32, stages=2, warps=4 if kind == "hopper" else 8, mainloop=kind)
     for kind in ("portable", "hopper", "pingpong")
 ]
+SMALL = [  # beside the tuner's shapes: as many stages as fit, for the reading of a weight
+    *(Schedule(m, n, stages=8, warps=4, mainloop="portable") for m in (16, 32) for n in (32, 64, 128)),
+    *(Schedule(64, n, stages=8, warps=4, mainloop=kind) for n in (32, 64) for kind in ("portable", "hopper")),
+    *(Schedule(m, n, stages=8, mainloop="pingpong") for m, n in ((64, 128), (128, 64))),
+]
 SPEC, SIG = task(NAME), signature(task(NAME))
 PROGRAM = read(worked_candidate(NAME), SIG)
 ON = device("H200")
@@ -68,7 +73,7 @@ def kind_of(schedule: Schedule) -> str:
 
 def contestants(sizes: Mapping[str, int], tiny: bool) -> dict[str, Schedule]:
     """The schedule of each kind that the model calls fastest and that lowers, and the default."""
-    plain = TINY if tiny else [s for s in shapes(ON) if s.split_k == 1]
+    plain = TINY if tiny else [*SMALL, *(s for s in shapes(ON) if s.split_k == 1)]
     cuts = [(n, cut) for n in ((2,) if tiny else (2, 4, 8, 16, 32)) for cut in ("even", "stream")]
     tried = [*plain, *(replace(s, split_k=n, cut=cut) for s, (n, cut) in product(plain, cuts))]
     found = {"default": TINY[1] if tiny else lower(PROGRAM, SIG, sizes, hopper=True).schedules["a"]}
