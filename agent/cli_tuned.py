@@ -64,7 +64,8 @@ def schedule_text(s: Schedule) -> str:
     """128x256x64, 3 stages, 8 warps, groups of 8, slices of 64, hopper."""
     said = f"{s.block_m}x{s.block_n}x{s.block_k}, {s.stages} stages, {s.warps} warps, groups of {s.group_m}"
     said += f", slices of {s.slice_n}" if s.slice_n else ""
-    said += f", K in {s.split_k} pieces" if s.split_k > 1 else ""
+    if s.split_k > 1:
+        said += f", K in {s.split_k} pieces" if s.cut == "even" else f", K in a stream, at most {s.split_k} pieces"
     return said + (f", {s.mainloop}" if s.mainloop != "auto" else "")
 
 

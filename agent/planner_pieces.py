@@ -10,7 +10,7 @@ from coda_synth.coda_api.dims import DimSizeError
 from coda_synth.coda_api.errors import ProgramError
 from coda_synth.coda_api.program import Call, Kernel
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.schedule import Schedule, mainloop_fault
 from coda_synth.evaluator.evaluation import Evaluation
 
 _PIECES = (4, 2, 8, 16, 32)  # of K, in the order in which they are tried
@@ -38,7 +38,12 @@ def pieces(
         for split in _PIECES if 2 * tiles <= sms and schedule.split_k == 1 else ():
             if split * _LEAST <= inner and split * tiles < 2 * sms:
                 tile = {name: value for name, value in asdict(schedule).items() if name in _TILE}
-                yield call.unit.name, {**tile, "mainloop": "portable", "split_k": split}, reason
+                yield call.unit.name, {**tile, "mainloop": _mainloop(schedule), "split_k": split}, reason
+
+
+def _mainloop(schedule: Schedule) -> str:
+    """As it is, unless the tile is too small for a Hopper mainloop."""
+    return "portable" if mainloop_fault(schedule) else schedule.mainloop
 
 
 def _counts(call: Call, schedule: Schedule, sizes: Mapping[str, int]) -> tuple[Schedule, int, int]:

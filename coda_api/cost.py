@@ -13,14 +13,17 @@ from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.groups import tile_step
 from coda_synth.coda_api.kernel_time import (
+    Share,
     Work,
     busy_s,
     depth_efficiency,
-    piece_s,
+    pieces_s,
+    share,
     spill_s,
     summed_s,
     tile_efficiency,
     tile_s,
+    without_turns,
 )
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
@@ -46,7 +49,8 @@ class LaunchCost:
     """One call: its launch, or both of them where K is cut in pieces, and then a tile counts once for each piece.
     seconds: the estimate; wave_efficiency: whole waves of tiles over waves begun; tile_efficiency: what shared memory
     leaves of the peak with this tile; depth_efficiency: what latency leaves with so many stages. mainloop_s: of the
-    seconds, what the sums alone take; spill_s: what spills cost at least. loaded, stored: bytes of the epilogue."""
+    seconds, what the sums alone take; spill_s: what spills cost at least. loaded, stored: bytes of the epilogue.
+    streamed: where the sums are cut in a stream, the tiles, which have `tiles` pieces together."""
 
     call: str
     flops: int
@@ -62,6 +66,7 @@ class LaunchCost:
     spill_s: float = 0.0
     loaded: int = 0
     stored: int = 0
+    streamed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,13 @@ def program_cost(
     return ProgramCost(tuple(_launch(c, traffic, device, spills.get(c.name, 0)) for c in calls))
 
 
+def call_s(
+    program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule], device: Device, call: Call
+) -> float:
+    """Seconds of one call. schedules: its own and those of the calls before it."""
+    return _launch(call, _Traffic(program, signature, sizes, schedules), device, 0).seconds
+
+
 def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> LaunchCost:
     moved = traffic.read(call) + traffic.written(call)
     memory = moved / device.copy_bytes_per_s
@@ -145,6 +157,8 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     if unit.gemm is None:
         spills = waves * spill_s(schedule, device, spilled)
         return LaunchCost(call.name, 0, moved, tiles, 1.0, 1.0, memory + spills + LAUNCH_S)
+    of = share(schedule, device, tiles, -(-call.dim(unit.gemm.inner).size(traffic.sizes) // schedule.block_k))
+    schedule = without_turns(schedule) if of.items == 1 else schedule
     rate = device.matmul_flops(traffic.signature.dtype)
     shape = tile_efficiency(schedule, device)
     depth = depth_efficiency(schedule, device, rate * shape)
@@ -152,44 +166,48 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
     if schedule.split_k > 1:
-        seconds, moved, tiles = _in_pieces(traffic, call, device, work, shape * depth, rows * cols, tiles)
-        waves = -(-tiles // device.sms)
+        seconds, moved = _in_pieces(traffic, call, schedule, device, work, shape * depth, rows * cols, tiles, of)
     flops = 2 * rows * cols * call.dim(unit.gemm.inner).size(traffic.sizes)
-    rounds = -(-tiles // (device.sms * schedule.split_k))
-    alone = max(
-        traffic.operands(call) / device.copy_bytes_per_s, rounds * busy_s(schedule, device, work, shape * depth)
-    )
-    spills = rounds * (tile_s(schedule, device, work, 1.0) - tile_s(schedule, device, replace(work, spilled=0), 1.0))
+    busy = of.sums * busy_s(schedule, device, work, shape * depth)
+    spills = waves * (tile_s(schedule, device, work, 1.0) - tile_s(schedule, device, replace(work, spilled=0), 1.0))
     return LaunchCost(
         call.name,
         flops,
         moved,
-        tiles,
-        tiles / (waves * device.sms),
+        of.pieces,
+        tiles / (of.sums * device.sms),
         shape,
         seconds,
         depth,
         schedule.split_k,
         schedule.stages,
-        alone,
+        max(traffic.operands(call) / device.copy_bytes_per_s, busy),
         spills,
         traffic.read(call) - traffic.operands(call),
         traffic.written(call),
+        tiles if schedule.split_k > 1 and schedule.cut == "stream" else 0,
     )
 
 
 def _in_pieces(
-    traffic: _Traffic, call: Call, device: Device, work: Work, efficiency: float, product: int, tiles: int
-) -> tuple[float, int, int]:
-    """Seconds, bytes and pieces of tiles of a call whose sum along K is cut: the pieces go through memory once."""
-    schedule, pieces = traffic.schedules[call.name], tiles * traffic.schedules[call.name].split_k
-    workspace, operands = 4 * product * schedule.split_k, traffic.operands(call)
+    traffic: _Traffic,
+    call: Call,
+    schedule: Schedule,
+    device: Device,
+    work: Work,
+    efficiency: float,
+    product: int,
+    tiles: int,
+    of: Share,
+) -> tuple[float, int]:
+    """Seconds and bytes of a call whose sum along K is cut: the pieces go through memory once."""
+    workspace, operands = 4 * product * of.pieces // tiles, traffic.operands(call)
     rest = traffic.read(call) + traffic.written(call) - operands
-    first = -(-pieces // device.sms) * piece_s(schedule, device, work, efficiency)
-    second = -(-tiles // device.sms) * summed_s(schedule, device, work)
+    first = pieces_s(schedule, device, work, efficiency, of)
+    second = -(-tiles // device.sms) * summed_s(schedule, device, work, -(-of.pieces // tiles))
     seconds = max((operands + workspace) / device.copy_bytes_per_s, first)
     seconds += max((workspace + rest) / device.copy_bytes_per_s, second) + 2 * LAUNCH_S
-    return seconds, operands + rest + 2 * workspace, pieces
+    return seconds, operands + rest + 2 * workspace
 
 
 def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int, rate: float) -> Work:

@@ -42,13 +42,13 @@ def emit_hopper(
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
     for slots, one in [*((None, one) for one in tried), *((n, one) for one in tried for n in (2, 1))]:
         try:
-            return _HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots, overlap)
+            return HopperEmitter(name, source, kernel, live, sizes, one, tensors).emit(slots, overlap)
         except DoesNotFit as error:
             last = error
     raise last
 
 
-class _HopperEmitter(HopperLoads):
+class HopperEmitter(HopperLoads):
     def emit(self, slots: int | None = None, overlap: bool = False) -> UnitText:
         """slots: of the loader's rings, None for one for each slice of a tile; raises DoesNotFit."""
         self.overlap = overlap
@@ -147,6 +147,7 @@ class _HopperEmitter(HopperLoads):
         outer = self.slice.outer.lines
         body = [
             *(rows + outer if self._rows() else []),
+            *self._held_steps(),
             *self._awaits_turn(),
             "stage = step % STAGES",
             "mbarrier.wait(full.index(stage), (step // STAGES) & 1)",
@@ -162,11 +163,12 @@ class _HopperEmitter(HopperLoads):
             *(["mbarrier.arrive(turn.index(1 - WHICH), count=1)"] if self.groups > 1 else []),
             "acc = warpgroup_mma_wait(0, deps=(acc,))",
             "mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)",
-            "step += steps" if self.groups == 1 else "step += 2 * steps",
+            *self._next_steps(),
             *(
                 f"{n} = gl.full((BLOCK_M,), {self._neutral(n)}, gl.float32, layout=gl.SliceLayout(1, layout))"
                 for n in states
             ),
+            *self._placed(),
             *self._hopper_slices(states),
             f"slice_step += {self.geometry.slices}",
             *self._row_stores(),
@@ -177,14 +179,32 @@ class _HopperEmitter(HopperLoads):
             ")",
             "zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)",
             *self._layout_of_slices(split, first),
-            f"steps = gl.cdiv({self.sizes.text(gemm.inner)}, BLOCK_K)",
-            "step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0",
+            *self._steps(self.sizes.text(gemm.inner)),
         ]
         tail = ["tma.store_wait(0)"] if self.stores or self.pairs else []
         names = self._consumer_names()
         return function(
             f"{self.name}_consumer", self._signature(names), [*head, *self._tiles(body, self.groups > 1), *tail]
         )
+
+    def _steps(self, length: str) -> list[str]:
+        """How many steps along K a tile takes, and where a consumer begins to count."""
+        return [f"steps = gl.cdiv({length}, BLOCK_K)", *self._counted()]
+
+    def _counted(self) -> list[str]:
+        return ["step, slice_step = 0, 0" if self.groups == 1 else "step, slice_step = WHICH * steps, 0"]
+
+    def _next_steps(self) -> list[str]:
+        """The count for the next tile: another group's lies between."""
+        return ["step += steps" if self.groups == 1 else "step += 2 * steps"]
+
+    def _held_steps(self) -> list[str]:
+        """Of a tile, where it takes other steps than the ones before it."""
+        return []
+
+    def _placed(self) -> list[str]:
+        """What a tile's slices are told of it, beside its row and column."""
+        return []
 
     def _awaits_turn(self) -> list[str]:
         """Mainloops alternate, so that one group's epilogue runs under the other's."""

@@ -257,7 +257,7 @@ class SliceValues:
         m = self.sizes.text(self.kernel.rows)
         return (
             f"{rows}.to(tl.int64)[:, None] * {n} + {columns}[None, :]",
-            f"({rows}[:, None] < {m}) & ({columns}[None, :] < {n})",
+            f"({self.within_rows(f'{rows}[:, None]', m)}) & ({self.within_columns(f'{columns}[None, :]', n)})",
         )
 
     def _word_size(self, value: Value) -> Texts:

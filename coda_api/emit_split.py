@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coda_synth.coda_api.emit_kernel import KernelEmitter
+from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.geometry import summed_slice
 from coda_synth.coda_api.program import Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.stream import ALONG_K, PIECE, count_text, stream_text
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, function
 
 PIECES = "pieces of the product"
@@ -20,7 +22,24 @@ PIECES = "pieces of the product"
 _WARPS = 8  # of the epilogue, which mostly waits for memory: four pieces of a slice are on their way at once
 
 
-def emit_split(
+def emit_pieces(
+    name: str,
+    source: str,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    schedule: Schedule,
+    tensors: Tensors,
+    runs: int,
+) -> UnitText:
+    """The first launch's function, without an epilogue; raises LoweringError. runs: of a stream. Other arguments as for
+    emit_kernel."""
+    emitter = _Pieces if schedule.cut == "even" else _StreamedPieces
+    made = emitter(name, source, kernel, {}, sizes, schedule, tensors)
+    made.runs = runs
+    return made.emit()
+
+
+def emit_sums(
     name: str,
     source: str,
     kernel: Kernel,
@@ -28,67 +47,108 @@ def emit_split(
     sizes: Mapping[str, int],
     schedule: Schedule,
     tensors: Tensors,
-) -> list[UnitText]:
-    """The two functions in the order of their launches; raises LoweringError. Arguments as for emit_kernel."""
-    pieces = _Pieces(f"{name}_pieces", source, kernel, {}, sizes, schedule, tensors)
+    runs: int,
+) -> UnitText:
+    """The second launch's function: sums of pieces, and the epilogue. Raises LoweringError."""
     sliced = replace(schedule, slice_n=summed_slice(schedule))
-    epilogue = _SummedEpilogue(name, source, kernel, live, sizes, sliced, tensors)
-    return [pieces.emit(), replace(epilogue.emit(), warps=_WARPS)]
+    made = _SummedEpilogue(name, source, kernel, live, sizes, sliced, tensors)
+    made.runs = runs
+    return replace(made.emit(), warps=_WARPS)
 
 
 class _Pieces(KernelEmitter):
-    """The GEMM, without an epilogue."""
+    """The GEMM, without an epilogue; every tile is cut in as many pieces."""
+
+    runs: int
 
     def emit(self) -> UnitText:
-        self.pieces, work, piece, rows, cols = map(self.names.new, ("pieces", "work", "piece", "rows_at", "cols_at"))
-        self.split, self.piece = self.names.new("SPLIT_K"), piece
+        self.pieces = self.names.new("pieces")
+        params = self._params()
+        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
+        return self._unit(function(self.name, names, self._body(*self._lengths())), params)
+
+    def _lengths(self) -> tuple[str, str, str]:
         assert self.kernel.gemm is not None
-        dims = (self.kernel.rows, self.kernel.cols, self.kernel.gemm.inner)
-        m, n, k = (self.sizes.text(d) for d in dims)
-        loop = [
-            f"tile, {piece} = {work} % tiles, {work} // tiles",
+        m, n, k = (self.sizes.text(d) for d in (self.kernel.rows, self.kernel.cols, self.kernel.gemm.inner))
+        return m, n, k
+
+    def _body(self, m: str, n: str, k: str) -> list[str]:
+        return [
+            f"tiles_m, tiles_n = tl.cdiv({m.strip('()')}, BLOCK_M), tl.cdiv({n.strip('()')}, BLOCK_N)",
+            f"tiles, steps = tiles_m * tiles_n, tl.cdiv({k.strip('()')}, BLOCK_K)",
+            "for work in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=True):",
+            "    tile, piece = work % tiles, work // tiles",
+            *self._on_tile(m, n),
+        ]
+
+    def _on_tile(self, m: str, n: str) -> list[str]:
+        lines = [
             "tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
             "row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
             *self._mainloop(),
-            f"{rows}, {cols} = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)",
-            f"at = ({piece} * {m} + {rows}).to(tl.int64)[:, None] * {n} + {cols}[None, :]",
-            f"tl.store({self.pieces} + at, acc, mask=({rows}[:, None] < {m}) & ({cols}[None, :] < {n}))",
+            "rows_at, cols_at = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)",
+            f"at = (piece * {m} + rows_at).to(tl.int64)[:, None] * {n} + cols_at[None, :]",
+            f"tl.store({self.pieces} + at, acc, mask=(rows_at[:, None] < {m}) & (cols_at[None, :] < {n}))",
         ]
-        body = [
-            f"tiles_m, tiles_n = tl.cdiv({m.strip('()')}, BLOCK_M), tl.cdiv({n.strip('()')}, BLOCK_N)",
-            f"tiles, steps = tiles_m * tiles_n, tl.cdiv({k.strip('()')}, BLOCK_K)",
-            f"for {work} in tl.range(tl.program_id(0), tiles * {self.split}, tl.num_programs(0), flatten=True):",
-            *(f"    {line}" for line in loop),
-        ]
-        params = self._params()
-        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
-        text = function(self.name, names, body)
+        return [f"    {line}" for line in lines]
+
+    def _unit(self, text: str, params: list[UnitParam]) -> UnitText:
         return UnitText(self.name, text, tuple(params), "tiles", pieces=self.schedule.split_k)
 
     def _along_k(self, length: str) -> str:
         """Whole steps, shared out evenly: the last one of K may be ragged, and a short K leaves pieces empty."""
-        first, last = (f"{at} * steps // {self.split} * BLOCK_K" for at in (self.piece, f"({self.piece} + 1)"))
+        first, last = (f"{at} * steps // SPLIT_K * BLOCK_K" for at in ("piece", "(piece + 1)"))
         return f"range({first}, {last}, BLOCK_K)"
 
     def _operands(self) -> list[UnitParam]:
         return [*super()._operands(), UnitParam(self.pieces, "pointer", PIECES, True)]
 
     def _constants_of_tile(self) -> dict[str, int]:
-        return {**super()._constants_of_tile(), self.split: self.schedule.split_k}
+        return {**super()._constants_of_tile(), "SPLIT_K": self.schedule.split_k}
+
+
+class _StreamedPieces(_Pieces):
+    """The same with runs through the steps of all tiles."""
+
+    def _body(self, m: str, n: str, k: str) -> list[str]:
+        return [
+            *stream_text(m, n, k),
+            "for tile in range(begin // along, tl.cdiv(end, along)):",
+            *(f"    {line}" for line in PIECE),
+            *self._on_tile(m, n),
+        ]
+
+    def _along_k(self, length: str) -> str:
+        return ALONG_K
+
+    def _unit(self, text: str, params: list[UnitParam]) -> UnitText:
+        return UnitText(self.name, text, tuple(params), "runs", runs=self.runs)
+
+    def _constants_of_tile(self) -> dict[str, int]:
+        return {**super()._constants_of_tile(), "RUNS": self.runs}
 
 
 class _SummedEpilogue(KernelEmitter):
     """The epilogue over the same tiles as a GEMM's own, whose slices of the product are sums of pieces."""
 
+    runs: int
+
     def emit(self) -> UnitText:
-        self.pieces, self.split = self.names.new("pieces"), self.names.new("SPLIT_K")
+        self.pieces, self.streamed = self.names.new("pieces"), self.schedule.cut == "stream"
         assert self.kernel.gemm is not None
-        for symbol in self.kernel.gemm.inner.symbols - self.kernel.rows.symbols - self.kernel.cols.symbols:
+        if self.streamed and self.geometry.padding:
+            columns = self.geometry.padding.columns
+            raise LoweringError(
+                f'cut="stream" knows no tiles that hold whole groups of {columns} columns; leave it out'
+            )
+        own = self.kernel.rows.symbols | self.kernel.cols.symbols
+        for symbol in self.kernel.gemm.inner.symbols - own if not self.streamed else ():
             self.sizes.used.pop(symbol, None)  # K, unless the epilogue itself asks for it
         return super().emit()
 
     def _mainloop(self) -> list[str]:
-        return []
+        assert self.kernel.gemm is not None
+        return count_text(self.sizes.text(self.kernel.gemm.inner)) if self.streamed else []
 
     def _split(self) -> tuple[list[str], dict[int, str]]:
         return [], {}
@@ -100,13 +160,15 @@ class _SummedEpilogue(KernelEmitter):
             names.append(self.names.new(f"acc_{column}"))
             start = f"col + {column}" if column else "col"
             cols = self.slice.column_text(self.kernel.cols, f"{start} + tl.arange(0, {width})")
-            args = f"{self.pieces}, row, {cols}, {m}, {n}, BLOCK_M, {self.split}"
-            lines.append(f"{names[-1]} = sum_of_pieces({args})")
+            args = f"{self.pieces}, row, {cols}, {m}, {n}"
+            some = f"sum_of_some_pieces({args}, count, BLOCK_M)"
+            lines.append(f"{names[-1]} = {some if self.streamed else f'sum_of_pieces({args}, BLOCK_M, SPLIT_K)'}")
         return lines, names
 
     def _operands(self) -> list[UnitParam]:
         return [UnitParam(self.pieces, "pointer", PIECES, True)]
 
     def _constants_of_tile(self) -> dict[str, int]:
-        constants = {**super()._constants_of_tile(), self.split: self.schedule.split_k}
-        return {name: value for name, value in constants.items() if name != "BLOCK_K"}
+        constants = {**super()._constants_of_tile(), "SPLIT_K": self.schedule.split_k}
+        depth = constants.pop("BLOCK_K")
+        return {**constants, "RUNS": self.runs, "DEPTH": depth} if self.streamed else constants

@@ -271,15 +271,17 @@ def read_kernel(
     return kernel, outputs
 
 
+_OF_A_SUM: dict[str, tuple[object, ...]] = {"mainloop": ("auto", "portable"), "split_k": (1,), "cut": ("even",)}
+
+
 def _check_pointwise(unit: UnitText, hints: Mapping[str, object], report: Report) -> None:
     """Reports hints that are of a gemm's sum, where there is none."""
     for word in unit.hints:
         name = str(word.arg)
-        given = hints.get(name, "auto")
-        if name == "mainloop" and given not in ("auto", "portable") or name == "split_k" and given not in ("auto", 1):
+        given = hints.get(name)
+        if name in hints and given not in _OF_A_SUM.get(name, (given,)):
             said = f"{name}={given!r} says how a gemm is summed, and {unit.name!r} has no gemm; leave it out"
-            plain = 'mainloop="auto"' if name == "mainloop" else "split_k=1"
-            report.add(rules.ScheduleHint(word, said, (word, plain)))
+            report.add(rules.ScheduleHint(word, said, (word, f"{name}={_OF_A_SUM[name][0]!r}".replace("'", '"'))))
 
 
 def _returned(node: ast.FunctionDef) -> list[ast.expr]:

@@ -17,7 +17,7 @@ class HopperLoads(HopperPlan):
         at_a = "[k, row]" if gemm.a_transposed else "[row, k]"
         at_b = "[col, k]" if gemm.b_transposed else "[k, col]"
         body = [
-            f"for k in range(0, {self.sizes.text(gemm.inner)}, BLOCK_K):",
+            f"for k in {self._along_k(self.sizes.text(gemm.inner))}:",
             "    stage = step % STAGES",
             "    mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)",
             f"    mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * {size})",
@@ -25,10 +25,14 @@ class HopperLoads(HopperPlan):
             f"    tma_load({b}, {at_b}, full.index(stage), {b}_stages.index(stage))",
             "    step += 1",
         ]
-        head = ["step = 0"]
+        head = ["step = 0", *self._loaded_steps()]
         if self.loads and not self._fetches():
             body, head = [*body, *self._tile_loads()], [*head, self._first_slice()]
         return function(f"{self.name}_loader", self._signature(self._loader_names()), [*head, *self._tiles(body)])
+
+    def _loaded_steps(self) -> list[str]:
+        """What the loader must know of the steps along K, beside K itself."""
+        return []
 
     def _fetches(self) -> bool:
         """Whether a warp of its own brings the epilogue's tiles."""
@@ -55,8 +59,7 @@ class HopperLoads(HopperPlan):
     def _rings(self) -> list[str]:
         return [*(n for t in self.loads for n in (t, f"{t}_ring")), "loaded", "freed"]
 
-    @staticmethod
-    def _constants(warps: bool) -> list[str]:
+    def _constants(self, warps: bool) -> list[str]:
         return ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", *(["WARPS"] if warps else [])]
 
     def _tile_loads(self) -> list[str]:

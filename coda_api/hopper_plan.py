@@ -113,13 +113,24 @@ class HopperPlan(KernelEmitter):
 
     def _tiles(self, body: list[str], alternate: bool = False) -> list[str]:
         """The persistent loop; `alternate`: over every other tile of this program, from its WHICH-th on."""
-        first, stride = "gl.program_id(0)", "gl.num_programs(0)"
-        if alternate:
-            first, stride = f"{first} + WHICH * {stride}", f"2 * {stride}"
+        first, stride = self._turns(alternate)
         m, n = (self.sizes.text(d).strip("()") for d in (self.kernel.rows, self.kernel.cols))
         return [
             f"tiles_m, tiles_n = gl.cdiv({m}, BLOCK_M), gl.cdiv({n}, BLOCK_N)",
             f"for tile in range({first}, tiles_m * tiles_n, {stride}):",
+            *self._on_tile(body),
+        ]
+
+    @staticmethod
+    def _turns(alternate: bool) -> tuple[str, str]:
+        """The first item of work of a program, or of one of its groups, and how far away the next one is."""
+        first, stride = "gl.program_id(0)", "gl.num_programs(0)"
+        return (f"{first} + WHICH * {stride}", f"2 * {stride}") if alternate else (first, stride)
+
+    @staticmethod
+    def _on_tile(body: list[str]) -> list[str]:
+        """What is done for one tile, inside a loop."""
+        return [
             "    tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)",
             "    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N",
             *(f"    {line}" for line in body),
@@ -131,7 +142,7 @@ class HopperPlan(KernelEmitter):
     def _signature(self, names: list[str]) -> list[str]:
         constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
         constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH", "WHOLE_M", "WHOLE_N"}
-        constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST"}
+        constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST", "SPLIT_K", "RUNS"}
         return [f"{n}: gl.constexpr" if n in constants else n for n in names]
 
     def _cols_of(self, text: str) -> Dim:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.geometry import summed_slice
 from coda_synth.coda_api.schedule import Schedule
+from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
 _SLICE_S = 0.4e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
@@ -36,12 +37,37 @@ class Work:
     spilled: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of a product the busiest SM has. items: tiles, or pieces of tiles; sums: how many tiles' steps along K they
+    hold together; pieces: of all tiles, each once where no K is cut."""
+
+    items: int
+    sums: float
+    pieces: int
+
+
+def share(schedule: Schedule, device: Device, tiles: int, steps: int) -> Share:
+    """steps: of block_k along K in a tile."""
+    if schedule.cut == "stream" and schedule.split_k > 1:
+        length = run_length(tiles, steps, device.sms, schedule.split_k)
+        return Share(pieces_in_a_run(tiles, steps, length), length / steps, piece_count(tiles, steps, length))
+    pieces = tiles * schedule.split_k
+    items = -(-pieces // device.sms)
+    return Share(items, items / schedule.split_k, pieces)
+
+
 def mainloop(schedule: Schedule, device: Device) -> str:
     """What runs: "auto" is Hopper's shared tile where the device has one. A kernel without a Hopper text runs portable
     all the same: who has lowered it says so by its schedule."""
-    if device.target != "sm_90" or schedule.split_k > 1:
+    if device.target != "sm_90":
         return "portable"
     return "hopper" if schedule.mainloop == "auto" else schedule.mainloop
+
+
+def without_turns(schedule: Schedule) -> Schedule:
+    """What a schedule comes to where a processor has one tile alone: there is nobody to take turns with."""
+    return replace(schedule, mainloop="hopper") if schedule.mainloop == "pingpong" else schedule
 
 
 def tile_efficiency(schedule: Schedule, device: Device) -> float:
@@ -87,17 +113,20 @@ def busy_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
     return turns * work.mainloop_s / efficiency
 
 
-def piece_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
-    """Seconds from one piece of a tile's sum to the next on one SM, where K is cut: it stores its accumulator."""
+def pieces_s(schedule: Schedule, device: Device, work: Work, efficiency: float, share: Share) -> float:
+    """Seconds of one SM's share of pieces, where K is cut: each stores its accumulator. Two groups that take turns hide
+    that, but for the last."""
     stored = 4 * schedule.block_m * schedule.block_n
-    piece = Work(work.mainloop_s / schedule.split_k, 0, stored, False)
-    return tile_s(replace(schedule, slice_n=schedule.block_n), device, piece, efficiency)
+    piece = Work(work.mainloop_s * share.sums / share.items, 0, stored, False)
+    each = tile_s(replace(schedule, slice_n=schedule.block_n), device, piece, efficiency)
+    last = stored * device.sms / device.copy_bytes_per_s if mainloop(schedule, device) == "pingpong" else 0.0
+    return share.items * each + last
 
 
-def summed_s(schedule: Schedule, device: Device, work: Work) -> float:
-    """Seconds of one tile of the launch that adds the pieces up: its slices wait for them, four at a time, and for what
-    the epilogue loads, and nothing hides that. Not fitted: no such kernel was timed."""
-    slices, waits = schedule.block_n // summed_slice(schedule), -(-schedule.split_k // 4)
+def summed_s(schedule: Schedule, device: Device, work: Work, pieces: int) -> float:
+    """Seconds of one tile of the launch that adds the pieces up: its slices wait for them, four at a time (two, of a
+    stream), and for what the epilogue loads, and nothing hides that. Not fitted: no such kernel was timed."""
+    slices, waits = schedule.block_n // summed_slice(schedule), -(-pieces // (4 if schedule.cut == "even" else 2))
     share = device.copy_bytes_per_s / device.sms
     return slices * (waits * LATENCY_S + _SLICE_S) + (_SYNCHRONOUS * work.loaded + work.stored) / share
 

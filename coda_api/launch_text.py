@@ -110,8 +110,8 @@ class _Launcher:
         return ["_launched(", *(f"    {line}" for line in folded(given, 108)), "),"]
 
     def _grid(self, c: UnitCall) -> str:
-        if c.text.grid == "one":
-            return "(1,)"
+        if c.text.grid in ("one", "runs"):
+            return f"({c.text.runs or 1},)"
         unit = c.call.unit
         if c.text.grid == "rows":
             assert c.text.rows is not None
@@ -204,8 +204,8 @@ def launch_record(c: UnitCall, stored: Mapping[Ref, Any], sizes: Mapping[str, in
     """The launch as data, specialised as a real one is: sizes that are multiples of 16 say so, 1 is constant."""
     args = tuple(_kernel_arg(c, p, stored, sizes) for p in c.text.params)
     unit = c.call.unit
-    if c.text.grid == "one":
-        tiles = 1
+    if c.text.grid in ("one", "runs"):
+        tiles = c.text.runs or 1
     elif c.text.grid == "rows":
         assert c.text.rows is not None
         tiles = -(-c.call.dim(c.text.rows).size(sizes) // c.text.block_rows)

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from coda_synth.coda_api.default_cut import cut_by_model
 from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, hinted
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
-from coda_synth.coda_api.emit_hopper import emit_hopper
-from coda_synth.coda_api.emit_kernel import emit_kernel
 from coda_synth.coda_api.emit_preparation import PreparationEmitter
 from coda_synth.coda_api.emit_slice import group_symbols
-from coda_synth.coda_api.emit_split import PIECES, emit_split
+from coda_synth.coda_api.emit_split import PIECES
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.expressions import LoweringError, Names, uses
 from coda_synth.coda_api.generated import Buffer, Generated, Launch
-from coda_synth.coda_api.groups import padding, tile_step
+from coda_synth.coda_api.groups import tile_step
+from coda_synth.coda_api.kernel_texts import kernel_texts
 from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text, with_overlap
 from coda_synth.coda_api.module_text import MODULE_NAMES, head_text, module_text, prepare_text
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
@@ -71,7 +71,8 @@ def lower(
 
 
 # what a unit's other functions are called
-_PARTS = ("epilogue", "loader", "fetcher", "consumer", "pieces", "sums", "folds")
+_ROLES = ("epilogue", "loader", "fetcher", "consumer")
+_PARTS = (*_ROLES, "pieces", *(f"pieces_{role}" for role in _ROLES), "sums", "folds")
 
 
 def _tile_symbols(unit: Unit) -> frozenset[str]:
@@ -82,11 +83,13 @@ def _tile_symbols(unit: Unit) -> frozenset[str]:
     return frozenset(s for p in unit.params for d in p.type.dims for s in d.symbols)
 
 
-def _effective(schedule: Schedule, text: UnitText) -> Schedule:
+def _effective(schedule: Schedule, texts: Iterable[UnitText]) -> Schedule:
     """The schedule as its kernel came out: mainloop and slices are named. Groups of a few columns have slices that no
-    hint can name."""
-    kind = ("pingpong" if schedule.mainloop == "pingpong" else "hopper") if text.gluon else "portable"
-    width = text.slice_n if text.slice_n in ALLOWED["slice_n"] else schedule.slice_n
+    hint can name. texts: of the kernel's launches, the last one with the epilogue."""
+    *_, last = texts = tuple(texts)
+    hopper = any(text.gluon for text in texts)
+    kind = ("pingpong" if schedule.mainloop == "pingpong" else "hopper") if hopper else "portable"
+    width = last.slice_n if last.slice_n in ALLOWED["slice_n"] else schedule.slice_n
     return replace(schedule, mainloop=kind, slice_n=width)
 
 
@@ -205,13 +208,18 @@ class _Lowering:
         live, sizes = self._live(call), self._local_sizes(call)
         defaults = default_schedules(kernel, live, sizes, self.form or "", self.shared_bytes, self.processors)
         *tried, last = hinted(defaults, kernel.hints, self.shared_bytes) if kernel.hints else defaults
-        return next((s for s in tried if self._possible(call, kernel, live, s)), last)
+        found = next((s for s in tried if self._possible(call, kernel, live, s)), last)
+        if self.form == "hopper" and not kernel.hints:
+            chosen = {**self.used_schedules, call.name: found}
+            cut = cut_by_model(self.program, self.signature, self.sizes, chosen, call, self.processors)
+            found = cut if cut and self._possible(call, kernel, live, cut) else found
+        return found
 
     def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
         sizes, turns = self._local_sizes(call), self.form == "hopper" and schedule.mainloop == "pingpong"
-        emit = emit_hopper if turns else emit_kernel
+        given = ("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
         try:
-            emit("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
+            kernel_texts(call.name, *given, hopper=turns, overlap=False, processors=self.processors)
         except LoweringError:
             return False
         return True
@@ -241,17 +249,11 @@ class _Lowering:
         if isinstance(call.unit, Kernel):
             schedule = self.used_schedules[call.name]
             self._refuse(call, call.unit, schedule, tensors)
-            name = self._function_name(call, live, tensors, f"{schedule}")
-            if schedule.split_k > 1:
-                return emit_split(name, source, call.unit, live, sizes, schedule, tensors)
-            if self._for_hopper(call):
-                try:
-                    return [emit_hopper(name, source, call.unit, live, sizes, schedule, tensors, self.overlap)]
-                except LoweringError as reason:
-                    self._portable_instead(call, schedule, reason)
-            if padded := padding(call.unit, live, sizes):
-                self._note("PaddedGroups", f"{call.name}: {padded}")
-            return [emit_kernel(name, source, call.unit, live, sizes, schedule, tensors)]
+            name, hopper = self._function_name(call, live, tensors, f"{schedule}"), self._for_hopper(call)
+            given = (name, source, call.unit, live, sizes, schedule, tensors, hopper, self.overlap, self.processors)
+            texts, notes = kernel_texts(call.name, *given)
+            self.notes += notes
+            return texts
         assert not isinstance(call.unit, Preparation)
         return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
 
@@ -259,8 +261,7 @@ class _Lowering:
         """Whether a call gets the Hopper kernel if that has a text for it."""
         if self.form != "hopper" or not isinstance(call.unit, Kernel) or not call.unit.gemm:
             return False
-        schedule = self.used_schedules[call.name]
-        return schedule.mainloop != "portable" and schedule.split_k == 1
+        return self.used_schedules[call.name].mainloop != "portable"
 
     def _refuse(self, call: Call, kernel: Kernel, schedule: Schedule, tensors: Tensors) -> None:
         """What no backend can do."""
@@ -273,15 +274,6 @@ class _Lowering:
             if a != b:
                 said = f"{kernel.gemm.a} is {a}, {kernel.gemm.b} is {b}"
                 raise LoweringError(f"{call.name}: a gemm needs two operands of one dtype; {said}")
-
-    def _portable_instead(self, call: Call, schedule: Schedule, reason: LoweringError) -> None:
-        """Says so; a schedule that asks for the Hopper kernel is refused instead."""
-        if schedule.mainloop != "auto":
-            raise LoweringError(f'{call.name}: mainloop="{schedule.mainloop}" is not possible: {reason}') from reason
-        self._note("PortableKernel", f"{call.name} runs the portable kernel: {reason}")
-
-    def _note(self, rule: str, message: str) -> None:
-        self.notes.append(Diagnostic(rule, message, severity="note"))
 
     def _function_name(self, call: Call, live: Mapping[str, Value], tensors: Tensors, walk: str) -> str:
         """Calls that need the same text share one function. The text depends on sizes only through dims other than the
@@ -361,7 +353,10 @@ class _Lowering:
             self.form or "",
             self._in_place(stored),
             tuple(self.notes),
-            {c.call.name: _effective(c.schedule, c.text) for c in self.calls if c.schedule and c.text.pieces == 1},
+            {
+                name: _effective(schedule, (c.text for c in self.calls if c.call.name == name))
+                for name, schedule in self.used_schedules.items()
+            },
         )
 
     def _in_place(self, stored: list[tuple[Call, str]]) -> dict[str, tuple[str, ...]]:

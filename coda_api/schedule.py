@@ -47,7 +47,14 @@ _HINTS = (
     Hint(
         "split_k",
         (1, 2, 4, 8, 16, 32),
-        "pieces of the sum, for a product of few tiles: a second launch adds them up; portable only",
+        "pieces of the sum, for a product of few tiles: a second launch adds them up",
+    ),
+    Hint(
+        "cut",
+        ("even", "stream"),
+        "how a sum in pieces is cut. even: every tile's in split_k. stream: the steps of all tiles, one tile after the"
+        " other, in as many equal runs as the device has processors, which end inside tiles; no tile in more than"
+        " split_k pieces",
     ),
 )
 ALLOWED: dict[str, tuple[object, ...]] = {hint.name: hint.values for hint in _HINTS}
@@ -71,8 +78,9 @@ class Schedule:
     slice_n = 0 lets the lowering choose; slice_n = block_n is an epilogue over the whole tile at once. mainloop: the
     portable Triton one, or Hopper's warp-specialised ones (sm_90, aligned shapes): "hopper", where all warps share a
     tile, or "pingpong", where two groups of four take tiles of 128 x 128 by turns; "auto" lets the lowering choose.
-    split_k: pieces of the sum along K, for products of few tiles: one launch sums each piece by itself, a second one
-    adds the pieces up in their order and runs the epilogue. Both are portable kernels.
+    split_k: pieces of the sum along K, for products of few tiles: one launch, with the mainloop, sums each piece by
+    itself; a second one, portable, adds the pieces up in their order and runs the epilogue.
+    cut: "even", every tile in split_k pieces, or "stream", at most so many: stream.py has the rule.
     """
 
     block_m: int = 128
@@ -84,6 +92,7 @@ class Schedule:
     slice_n: int = 0
     mainloop: str = "auto"
     split_k: int = 1
+    cut: str = "even"
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -94,10 +103,6 @@ class Schedule:
                 )
         if self.slice_n > self.block_n:
             raise ScheduleError(f"slice_n = {self.slice_n} is wider than the tile, block_n = {self.block_n}")
-        if self.split_k > 1 and self.mainloop not in ("auto", "portable"):
-            raise ScheduleError(
-                f'split_k = {self.split_k} needs the portable mainloop; with mainloop = "{self.mainloop}" it must be 1'
-            )
 
     def with_hints(self, hints: Mapping[str, object]) -> Schedule:
         """This schedule with a kernel's hints in place; raises ScheduleError."""
@@ -122,7 +127,7 @@ def hint_table() -> tuple[tuple[str, str, str, str], ...]:
 
 def as_hints(schedule: Schedule) -> str:
     """The schedule as @kernel would take it: 'block_m=128, block_n=256, ...'; a sum in one piece is not mentioned."""
-    said = {name: getattr(schedule, name) for name in HINTS if name != "split_k" or schedule.split_k > 1}
+    said = {name: getattr(schedule, name) for name in HINTS if name not in ("split_k", "cut") or schedule.split_k > 1}
     return ", ".join(f'{n}="{v}"' if isinstance(v, str) else f"{n}={v}" for n, v in said.items())
 
 

@@ -14,16 +14,16 @@ from coda_synth.coda_api.schedule import ACCUMULATORS, ALLOWED, Schedule, Schedu
 
 _KEPT_FREE = 24 * 1024  # bytes of shared memory that a shape leaves for its epilogue
 _PORTABLE = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (128, 64), (64, 64), (32, 128), (16, 128))
-_SHARED_TILE = ((128, 256), (128, 128), (256, 128), (128, 64))
+_SHARED_TILE = ((128, 256), (128, 128), (256, 128), (128, 64), (64, 128), (64, 64))
 _BY_TURNS = ((128, 128), (64, 256), (64, 128), (128, 64))
-_STEPS: dict[str, tuple[int, ...]] = {
+_STEPS: dict[str, tuple[int | str, ...]] = {
     "slice_n": (32, 64, 128),
     "group_m": (1, 4, 8, 16, 32),
     "block_k": (32, 64, 128),
     "warps": (4, 8),
     "split_k": (1, 2, 4, 8, 16, 32),
 }
-_PIECES = (1, 4, 16)  # of the sum along K, of a portable shape
+_CUTS = ((1, "even"), (4, "even"), (16, "even"), (8, "stream"))  # of the sum along K
 
 
 def shapes(device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
@@ -39,14 +39,17 @@ def shapes(device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
 
 def _mainloops(device: Device) -> Iterator[Schedule]:
     on_hopper = device.target == "sm_90"
-    for m, n in _BY_TURNS if on_hopper else ():
-        yield Schedule(block_m=m, block_n=n, mainloop="pingpong")
-    for m, n in _SHARED_TILE if on_hopper else ():
-        yield Schedule(block_m=m, block_n=n, mainloop="hopper")
+    found = [Schedule(block_m=m, block_n=n, mainloop="pingpong") for m, n in _BY_TURNS if on_hopper]
+    found += [
+        Schedule(block_m=m, block_n=n, warps=8 if m >= 128 else 4, mainloop="hopper")
+        for m, n in _SHARED_TILE
+        if on_hopper
+    ]
     for m, n in _PORTABLE:
         warps, kind = 8 if m * n >= 128 * 128 else 4, "portable" if on_hopper else "auto"
-        for pieces in _PIECES:
-            yield Schedule(block_m=m, block_n=n, warps=warps, mainloop=kind, split_k=pieces)
+        found.append(Schedule(block_m=m, block_n=n, warps=warps, mainloop=kind))
+    for plain in found:
+        yield from (replace(plain, split_k=pieces, cut=cut) for pieces, cut in _CUTS)
 
 
 def passes() -> tuple[Schedule, ...]:
@@ -57,9 +60,10 @@ def passes() -> tuple[Schedule, ...]:
 
 
 def neighbours(schedule: Schedule, device: Device, itemsize: int = 2) -> tuple[Schedule, ...]:
-    """Schedules that differ from this one in depth by one stage, or in slices, order, step, warps or pieces."""
-    found = [{"stages": schedule.stages + step} for step in (1, -1)]
-    found += [{name: v} for name, values in _STEPS.items() for v in values if v != getattr(schedule, name)]
+    """Schedules that differ from this one in depth by one stage, or in slices, order, step, warps, pieces or cut."""
+    found: list[dict[str, int | str]] = [{"stages": schedule.stages + step} for step in (1, -1)]
+    steps = _STEPS | ({"cut": ("even", "stream")} if schedule.split_k > 1 else {})
+    found += [{name: v} for name, values in steps.items() for v in values if v != getattr(schedule, name)]
     made = (_changed(schedule, change) for change in found)
     return tuple(s for s in made if s is not None and fits(s, device, itemsize))
 
@@ -80,7 +84,7 @@ def hints_of(schedule: Schedule) -> dict[str, int | str]:
     return {n: v for n, v in said.items() if n in ("block_m", "block_n", "stages") or v != getattr(plain, n)}
 
 
-def _changed(schedule: Schedule, change: dict[str, int]) -> Schedule | None:
+def _changed(schedule: Schedule, change: dict[str, int | str]) -> Schedule | None:
     try:
         return replace(schedule, **change)  # type: ignore[arg-type]
     except ScheduleError:

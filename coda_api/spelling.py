@@ -86,6 +86,25 @@ def sum_of_pieces(pieces, row, cols, M, N, BLOCK_M: tl.constexpr, SPLIT_K: tl.co
             total += tl.load(pieces + at, mask=inside, other=0.0)
     return total
 ''',
+    "sum_of_some_pieces": '''
+@triton.jit
+def sum_of_some_pieces(pieces, row, cols, M, N, count, BLOCK_M: tl.constexpr):
+    """As sum_of_pieces, of the first `count`, two loads at a time."""
+    rows = row + tl.arange(0, BLOCK_M)
+    inside = (rows[:, None] < M) & (cols[None, :] < N)
+    total = tl.zeros(inside.shape, tl.float32)
+    for first in tl.range(0, count, 2):
+        for piece in tl.static_range(2):
+            at = ((first + piece) * M + rows).to(tl.int64)[:, None] * N + cols[None, :]
+            total += tl.load(pieces + at, mask=inside & (first + piece < count), other=0.0)
+    return total
+''',
+    "run_length": '''
+@triton.jit
+def run_length(tiles, steps, RUNS: tl.constexpr, SPLIT_K: tl.constexpr):
+    """Steps along K of each of RUNS equal runs through all tiles, no shorter than leaves SPLIT_K pieces of a tile."""
+    return max(tl.cdiv(tiles * steps, RUNS), tl.cdiv(steps, SPLIT_K - 1))
+''',
     "pairs": '''
 @triton.jit
 def pairs(x):

@@ -68,13 +68,13 @@ class UnitParam:
     value: object = None
 
 
-Grid = Literal["tiles", "every", "rows", "one"]
+Grid = Literal["tiles", "runs", "every", "rows", "one"]
 
 
 @dataclass(frozen=True, slots=True)
 class UnitText:
-    """An emitted unit. grid: "tiles" (persistent over the product's tiles), "every" (a program for each tile), "rows"
-    (a program a row block), "one"."""
+    """An emitted unit. grid: "tiles" (persistent over the product's tiles), "runs" (a program for each run through the
+    steps of all tiles), "every" (a program for each tile), "rows" (a program a row block), "one"."""
 
     name: str
     text: str
@@ -87,6 +87,7 @@ class UnitText:
     step: int = 0  # for a grid of tiles: columns of the product that each computes; 0: what the schedule says
     slice_n: int = 0  # places of the product's tile that its epilogue takes at a time, in a kernel
     pieces: int = 1  # for a grid of tiles: the pieces of K that each tile's work is cut into
+    runs: int = 0  # for a grid of runs: how many
 
 
 class SizeNames:

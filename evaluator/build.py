@@ -72,10 +72,10 @@ def interpreter_cases(
 
 def _small_schedules(program: Program, facts: TaskFacts, schedules: Schedules) -> dict[str, Schedule]:
     """The smallest tile with which each kernel call lowers: a tile must hold whole groups. Where the shipped schedule
-    cuts K in pieces, these do."""
+    cuts K in pieces, these do likewise."""
     base = min(facts.check_shapes, key=lambda sizes: -sum(sizes.values()))
-    pieces = {name: min(schedule.split_k, SMALL_PIECES) for name, schedule in schedules.items()}
-    chosen = {call.name: replace(SMALL, split_k=pieces[call.name]) for call in _kernel_calls(program)}
+    shipped = {call.name: schedules[call.name] for call in _kernel_calls(program)}
+    chosen = {n: replace(SMALL, split_k=min(s.split_k, SMALL_PIECES), cut=s.cut) for n, s in shipped.items()}
     last: Exception = LoweringError("no tile is wide enough")
     for width in _WIDTHS:
         chosen = {name: replace(small, block_n=width) for name, small in chosen.items()}

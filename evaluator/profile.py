@@ -64,12 +64,28 @@ def _cost(launch: LaunchCost, on: Device, dtype: str) -> str:
     if not launch.flops:
         return f"{said}, no GEMM"
     said += f", {launch.flops / 1e12:.3g} TFLOP, bound by {_bound_by(launch, on, dtype)}"
+    return said + _rounds(launch, on) + _efficiency(launch)
+
+
+def _rounds(launch: LaunchCost, on: Device) -> str:
+    """How the product is shared out among the processors."""
+    if launch.streamed:
+        said = (
+            f"; {launch.streamed:,} tiles in {launch.tiles:,} pieces, equal runs through all steps of K on {on.sms} SMs"
+        )
+        return f"{said}, {launch.wave_efficiency:.0%} full"
     waves = launch.tiles / on.sms
     pieces = f" in {launch.pieces} pieces of K each" if launch.pieces > 1 else ""
-    said += f"; {launch.tiles // launch.pieces:,} tiles{pieces} on {on.sms} SMs are {waves:.1f} waves,"
+    said = f"; {launch.tiles // launch.pieces:,} tiles{pieces} on {on.sms} SMs are {waves:.1f} waves,"
     said += f" {launch.wave_efficiency:.0%} full"
     if rest := launch.tiles % on.sms:
         said += f", the last with {rest} of {on.sms} SMs at work"
+    return said
+
+
+def _efficiency(launch: LaunchCost) -> str:
+    """What the tile and its stages leave of the peak."""
+    said = ""
     if launch.tile_efficiency < 0.99:
         said += f"; this tile's operand traffic through shared memory leaves {launch.tile_efficiency:.0%} of the peak"
     if launch.depth_efficiency < 0.99:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -105,6 +106,93 @@ def test_reductions_down_the_rows_of_tiles_of_two_widths(schedule: Schedule) -> 
     for b in made.buffers:
         for output in b.outputs:
             torch.testing.assert_close(buffers[b.name].double(), exact[output], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("schedule", [TURNS, SHARED], ids=lambda schedule: schedule.mainloop)
+@pytest.mark.parametrize("inner", [40, 1000])
+@pytest.mark.parametrize("runs", [0, 1, 5, 40])
+def test_pieces_of_a_sum(runs: int, inner: int, schedule: Schedule) -> None:
+    """Even ones and, of some runs, a stream's; of ragged steps, of fewer steps than pieces, and with rows that end
+    inside a tile: the same bits every time."""
+    cut = replace(schedule, split_k=4, cut="stream" if runs else "even")
+    made, inputs, exact = residual({"T": 200, "D": 104, "K": inner}, cut, runs or PROCESSORS)
+    assert [launch.gluon for launch in made.launches] == [True, False]
+    assert made.launches[0].tiles == (runs or 4 * made.launches[1].tiles)
+    found = [launched(made, inputs, seed) for seed in (0, 1)]
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["residual_rmsnorm_swiglu", "linear_backward", "qknorm_rope", "rmsnorm_qkv_rope"])
+def test_pieces_beside_other_launches(name: str) -> None:
+    """Workspaces, what overlaps with what, operands that lie either way, and epilogues of every kind."""
+    for seed, schedule in enumerate((TURNS, SHARED)):
+        cut = "even" if schedule is TURNS else "stream"
+        made, sizes, count = lowered(name, replace(schedule, split_k=2, cut=cut))
+        assert sum(launch.gluon for launch in made.launches) == count
+        assert error_ratio(name, made, sizes, made.source, seed) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        (r"range\(piece \* steps \* BLOCK_K, \(piece \+ 1\)", "range(0, (piece + 1)"),
+        (r"range\(piece \* steps \* BLOCK_K, \(piece \+ 1\)", "range((piece + 1) * steps * BLOCK_K, (piece + 2)"),
+        (r"gl.cast\(piece, gl.int64\)", "gl.cast(0, gl.int64)"),
+        (r"work % tiles, work // tiles", "work % tiles, work // tiles % 2"),
+        (r"gl.cdiv\(gl.cdiv\(K, BLOCK_K\), SPLIT_K\)", "gl.cdiv(K, BLOCK_K) // SPLIT_K"),
+        (r"\(WHOLE_M \| \(rows\[:, None\] < M\)\)", "(rows[:, None] < M - 1)"),
+    ],
+)
+def test_spoilt_pieces_are_found_out(pattern: str, instead: str) -> None:
+    found_out(replace(TURNS, split_k=4), PROCESSORS, pattern, instead)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        (r"max\(begin - tile \* along, 0\)", "0"),
+        (r"min\(end - tile \* along, along\)", "along"),
+        (r"step, steps = max\(tile \* along - begin, 0\)", "step, steps = 0"),
+        (r"begin // along \+ WHICH", "begin // along"),
+        (r"piece = gl.program_id\(0\) - tile \* along // length", "piece = 0"),
+        (r"for tile in range\(begin // along,", "for tile in range(gl.cdiv(begin, along),"),
+        (r"// length - tile \* along // length \+ 1", "// length - tile * along // length"),
+    ],
+)
+def test_a_spoilt_stream_is_found_out(pattern: str, instead: str) -> None:
+    found_out(replace(TURNS, split_k=4, cut="stream"), 5, pattern, instead)
+
+
+def found_out(schedule: Schedule, processors: int, pattern: str, instead: str) -> None:
+    """Asserts that a text with a mistake in it faults or gives wrong numbers."""
+    made, inputs, exact = residual({"T": 200, "D": 104, "K": 400}, schedule, processors)
+    source = re.sub(pattern, instead, made.source)
+    assert source != made.source
+    try:
+        assert not torch.allclose(launched(made, inputs, 0, source).double(), exact, rtol=1e-2, atol=1e-2)
+    except HopperFault:
+        pass
+
+
+def residual(
+    sizes: Mapping[str, int], schedule: Schedule, processors: int = PROCESSORS
+) -> tuple[Generated, dict[str, torch.Tensor], torch.Tensor]:
+    """linear_residual as lowered, its inputs and what it means."""
+    spec = task("linear_residual")
+    program, sig = read(worked_candidate(spec.name), signature(spec)), signature(spec)
+    made = lower(program, sig, sizes, form="hopper", schedules={"a": schedule}, processors=processors)
+    inputs = {i.name: randn(*(d.size(sizes) for d in i.type.dims)).bfloat16() for i in sig.inputs}
+    (exact,) = evaluate(program, sig, {name: value.double() for name, value in inputs.items()}).values()
+    return made, inputs, exact
+
+
+def launched(made: Generated, inputs: Mapping[str, torch.Tensor], seed: int, source: str = "") -> torch.Tensor:
+    """Its output, from poisoned buffers."""
+    buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}
+    module = hopper_simulator.load(source or made.source, seed=seed)
+    module.launch(**{name: {**inputs, **buffers}[name] for name in made.arguments})
+    return next(buffers[b.name] for b in made.buffers if b.outputs)
 
 
 @pytest.mark.parametrize("name", ["erf", "sigmoid", "tanh"])

@@ -27,12 +27,15 @@ shared = st.builds(
     Schedule,
     block_m=st.just(64), block_n=st.sampled_from([32, 64]), block_k=st.sampled_from([16, 32]), warps=st.just(4),
     stages=st.sampled_from([2, 3]), group_m=st.sampled_from([1, 2]), slice_n=st.sampled_from([0, 16, 32]),
-    mainloop=st.just("hopper"),
+    mainloop=st.just("hopper"), split_k=st.sampled_from([1, 1, 2, 4]),
+    cut=st.sampled_from(["even", "stream"]),
 )  # fmt: skip
 by_turns = st.builds(
     Schedule,
     block_m=st.just(64), block_n=st.sampled_from([32, 64]), block_k=st.sampled_from([16, 32]), warps=st.just(8),
     stages=st.sampled_from([2, 4]), slice_n=st.sampled_from([0, 16, 32]), mainloop=st.just("pingpong"),
+    split_k=st.sampled_from([1, 1, 2, 4]),
+    cut=st.sampled_from(["even", "stream"]),
 )  # fmt: skip
 
 

@@ -170,6 +170,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["host.py"],
         ["overlap.py"],
         ["shapes.py", "linear_bias", "--device", "cpu", "--json", str(folder / "s.json")],
+        ["few_rows.py", *cpu, "--json", str(folder / "f.json")],
     ]
     given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -262,6 +263,16 @@ def test_a_graph_of_a_call_gives_the_same_bits() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.count("the same bits") == 3, done.stdout + done.stderr
+
+
+def test_few_rows_small(told: dict[str, list[str]], folder: Path) -> None:
+    """One of every kind, the same bits twice, and near enough to fp64."""
+    code, said = told["few_rows.py"]
+    assert code == 0 and "nothing here is a measurement" in said and "WRONG" not in said
+    (row,) = json.loads((folder / "f.json").read_text())["rows"]
+    kinds = ["default", "one launch", "hopper pieces", "portable pieces", "stream"]
+    assert sorted(row["schedules"]) == sorted(kinds) and row["rounds"].keys() == {*kinds, "torch.mm"}
+    assert 'cut="stream"' in row["schedules"]["stream"] and row["modelled_us"]["stream"] > 0
 
 
 def test_what_needs_a_gpu_says_so(told: dict[str, list[str]]) -> None:

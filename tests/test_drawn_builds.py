@@ -19,6 +19,7 @@ schedules = st.builds(
     Schedule,
     block_m=st.just(128), block_n=st.just(128), block_k=st.just(64), stages=st.just(2), warps=st.just(8),
     slice_n=st.sampled_from([0, 32, 64]), mainloop=st.sampled_from(["hopper", "pingpong"]),
+    split_k=st.sampled_from([1, 1, 1, 4]), cut=st.sampled_from(["even", "stream"]),
 )  # fmt: skip
 # Sums, moments and picks over half a tile's columns, and groups beside pairs: three layouts in one epilogue.
 HARD = written("NT", 'spread(group_max(z, "H"), "H") * t', "interleave(odd(z), u)", "even(t) * odd(z)")

@@ -79,7 +79,8 @@ def test_the_tuner_proposes_only_tiles_that_hold_a_group() -> None:
     asked = Asked(read(worked_candidate("qknorm_rope"), sig), sig, HEADS, device("H200"))
     now = asked.lowered({}).schedules
     found = [p.schedule for p in proposals(asked, "normed_rotary", now, None, [], 40, 0)]
-    assert len(found) > 2 and {s.block_n for s in found} == {128, 256} and {s.mainloop for s in found} == {"portable"}
+    assert len(found) > 2 and {s.block_n for s in found} == {128, 256}
+    assert {s.mainloop for s in found if s.split_k == 1} == {"portable"}, "pieces have no groups, so Hopper sums them"
 
 
 def test_work_and_traffic_are_those_of_the_columns_that_exist() -> None:

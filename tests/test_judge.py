@@ -50,9 +50,13 @@ def test_the_worked_candidates_pass(judge, task):
     assert from_data(Evaluation, json.loads(json.dumps(to_data(evaluation)))) == evaluation
 
 
-def test_a_candidate_with_its_k_in_pieces_passes(judge):
+@pytest.mark.parametrize(
+    "hints",
+    ['block_m=16, split_k=4, mainloop="portable"', 'block_m=64, warps=4, split_k=4, cut="stream", mainloop="hopper"'],
+)
+def test_a_candidate_with_its_k_in_pieces_passes(judge, hints):
     """Another order of summation is as honest as one launch's, and is checked with several steps in every piece."""
-    evaluation = judged(judge, "linear_residual", ("@kernel\n", "@kernel(block_m=16, block_n=32, split_k=4)\n"))
+    evaluation = judged(judge, "linear_residual", ("@kernel\n", f"@kernel(block_n=32, {hints})\n"))
     assert evaluation.verdict is Verdict.PASSED, evaluation.diagnostics
     assert [r.kernel for r in evaluation.resources] == ["project_pieces", "project"]
     assert not evaluation.diagnostics  # the epilogue's launch needs no tensor core

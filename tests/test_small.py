@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,8 @@ from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.generated import Generated, Resources
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.schedule import Schedule, ScheduleError
+from coda_synth.coda_api.schedule import Schedule, ScheduleError, as_hints
+from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 from coda_synth.coda_api.toolchain import build
 from coda_synth.evaluator.evaluation import Check, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.measured import Measured, Sample
@@ -32,6 +34,8 @@ GOLDEN = Path(__file__).parent / "golden"
 H200 = device("H200")
 NAME = "linear_residual"
 SPLIT = Schedule(block_m=16, block_n=128, stages=4, warps=4, split_k=4)
+HOPPER = Schedule(block_m=64, block_n=128, stages=6, warps=4, split_k=4, mainloop="hopper")
+TURNS = Schedule(block_m=128, block_n=128, stages=6, split_k=4, mainloop="pingpong")
 
 
 def with_rows(name: str, rows: int, **more: object) -> Generated:
@@ -44,9 +48,17 @@ def with_rows(name: str, rows: int, **more: object) -> Generated:
 # -- the text
 
 
-def test_golden_text_of_pieces() -> None:
-    text = with_rows("linear_rope", 16).source
-    file = GOLDEN / "linear_rope.small.py"
+@pytest.mark.parametrize(
+    ("which", "chosen"),
+    [
+        ("linear_rope.small", {}),
+        ("linear_residual.pieces", {"a": TURNS}),
+        ("linear_residual.stream", {"a": replace(TURNS, cut="stream")}),
+    ],
+)
+def test_golden_text_of_pieces(which: str, chosen: Mapping[str, Schedule]) -> None:
+    text = with_rows(which.partition(".")[0], 16, schedules=chosen).source
+    file = GOLDEN / f"{which}.py"
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
     assert text == file.read_text(), "the generated text changed; UPDATE_GOLDEN=1 refreshes the golden file"
@@ -64,6 +76,65 @@ def test_the_workspace_is_a_buffer_and_the_epilogue_a_launch_of_its_own() -> Non
     assert {"y", "w", "K"} <= names[0] and not {"y", "w", "K", "BLOCK_K"} & names[1]
 
 
+@pytest.mark.parametrize("schedule", [HOPPER, TURNS, replace(HOPPER, block_n=256, stages=5), Schedule(split_k=2)])
+@pytest.mark.parametrize(("rows", "cut"), [(16, "even"), (256, "even"), (256, "stream")])
+def test_pieces_of_a_hopper_mainloop_build_without_spills(rows: int, cut: str, schedule: Schedule) -> None:
+    made = with_rows(NAME, rows, schedules={"a": replace(schedule, cut=cut)})
+    assert [launch.gluon for launch in made.launches] == [True, False] and not made.notes
+    assert made.effective["a"].mainloop == schedule.mainloop.replace("auto", "hopper")
+    for launch, found in zip(made.launches, build(made, "sm_90"), strict=True):
+        assert found.spill_bytes == 0 and found.shared_bytes <= H200.shared_bytes, found
+        assert not launch.multiplies or found.tensor_core_instructions > 0, found
+
+
+def test_pieces_of_a_tile_too_small_for_hopper_are_portable() -> None:
+    made = with_rows(NAME, 16, schedules={"a": SPLIT})
+    assert not any(launch.gluon for launch in made.launches) and made.effective["a"].mainloop == "portable"
+    assert made.notes[0].rule == "PortableKernel" and "16 rows or more" in made.notes[0].message
+    with pytest.raises(LoweringError, match='mainloop="hopper" is not possible'):
+        with_rows(NAME, 16, schedules={"a": replace(SPLIT, mainloop="hopper")})
+
+
+def test_runs_of_a_stream_cover_every_step_once_in_no_more_pieces_than_asked() -> None:
+    """The rule of stream.py, over every small product."""
+    for tiles, steps, runs, most in product(range(1, 8), range(1, 12), range(1, 15), (2, 3, 4, 8)):
+        length = run_length(tiles, steps, runs, most)
+        found: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
+        of_runs = []
+        for run in range(runs):
+            begin, end = run * length, min(run * length + length, tiles * steps)
+            mine = range(begin // steps, -(-end // steps))
+            of_runs.append(len(mine))
+            for tile in mine:
+                first, last = max(begin - tile * steps, 0), min(end - tile * steps, steps)
+                found[tile].append((run - tile * steps // length, first, last))
+        for tile, pieces_of in found.items():
+            count = (tile * steps + steps - 1) // length - tile * steps // length + 1
+            assert [number for number, _, _ in pieces_of] == list(range(count)) and count <= most
+            assert [first for _, first, _ in pieces_of] == [0, *(last for _, _, last in pieces_of[:-1])]
+            assert pieces_of[-1][2] == steps and all(first < last for _, first, last in pieces_of)
+        assert piece_count(tiles, steps, length) == sum(map(len, found.values()))
+        assert pieces_in_a_run(tiles, steps, length) == max(of_runs)
+
+
+def test_a_stream_is_launched_once_a_run_whatever_the_tiles() -> None:
+    made = with_rows(NAME, 256, schedules={"a": replace(TURNS, cut="stream")})
+    first, second = made.launches
+    assert (first.programs, first.tiles, second.tiles) == (132, 132, 64) and first.gluon
+    assert {"RUNS": 132, "SPLIT_K": 4}.items() <= {a.name: a.value for a in first.args}.items()
+    assert [b.shape for b in made.buffers if not b.outputs] == [(4, 256, 4096)]
+    assert "project_pieces, (132,)," in made.source
+    assert "cut=" not in as_hints(Schedule()) and 'split_k=4, cut="stream"' in as_hints(made.schedules["a"])
+
+
+def test_a_stream_has_no_padded_groups() -> None:
+    spec = task("qknorm_rope")
+    sig, sizes = signature(spec), {**next(iter(spec.time_shapes.values())), "T": 64, "H": 96}
+    chosen = {"q": Schedule(block_m=64, block_n=128, split_k=4, cut="stream")}
+    with pytest.raises(LoweringError, match='cut="stream" knows no tiles that hold whole groups of 96 columns'):
+        lower(read(worked_candidate(spec.name), sig), sig, sizes, form="pointer", schedules=chosen)
+
+
 def test_partials_are_counted_as_without_pieces() -> None:
     whole, split = (
         with_rows("residual_rmsnorm_swiglu", 16, schedules={c: replace(SPLIT, split_k=n) for c in "ab"}) for n in (1, 8)
@@ -74,8 +145,6 @@ def test_partials_are_counted_as_without_pieces() -> None:
 
 
 def test_a_kernel_that_cannot_have_pieces_says_so() -> None:
-    with pytest.raises(ScheduleError, match="split_k = 2 needs the portable mainloop"):
-        Schedule(mainloop="pingpong", block_n=128, split_k=2)
     with pytest.raises(ScheduleError, match="split_k = 3 is not possible; it must be one of 1, 2, 4"):
         Schedule(split_k=3)
     text = 'x: Tensor["M", "N"]'
@@ -124,6 +193,36 @@ def test_the_rule_and_the_cost_model_agree(rows: int, cols: int, inner: int) -> 
     assert chosen <= 1.25 * min(priced(s, rows, cols, inner) for s in [Schedule(), *tried])
 
 
+LONG = {"T": 256, "D": 5120, "K": 13824}
+
+
+@pytest.mark.parametrize("change", [{}, {"T": 128}, {"T": 512}, {"D": 1024, "K": 65536}])
+def test_hopper_sums_a_long_k_in_pieces_where_the_model_says_that_it_pays(change: dict[str, int]) -> None:
+    """By more than its own error, and with two pieces or more for each processor, so that groups can take turns."""
+    sig, sizes = signature(task(NAME)), LONG | change
+    program = read(worked_candidate(NAME), sig)
+    whole, made = (lower(program, sig, sizes, form=form, hopper=True) for form in ("descriptor", None))
+    assert whole.schedules["a"].split_k == 1 and made.schedules["a"].split_k > 1
+    assert [launch.gluon for launch in made.launches] == [True, False]
+    before, after = (priced(s.schedules["a"], sizes["T"], sizes["D"], sizes["K"]) for s in (whole, made))
+    assert after < 0.9 * before
+    summed, added = build(made, "sm_90")
+    assert summed.spill_bytes == 0 and added.spill_bytes <= 8, "what ptxas leaves to have 64 registers"
+
+
+@pytest.mark.parametrize("change", [{"T": 64}, {"K": 4096}, {"T": 8192}])
+def test_few_rows_a_short_k_and_many_tiles_stay_in_one_launch(change: dict[str, int]) -> None:
+    sig = signature(task(NAME))
+    made = lower(read(worked_candidate(NAME), sig), sig, LONG | change, hopper=True)
+    assert [launch.multiplies for launch in made.launches] == [True]
+
+
+def test_an_authors_hints_are_not_cut() -> None:
+    sig = signature(task(NAME))
+    text = worked_candidate(NAME).replace("@kernel\n", "@kernel(stages=3)\n")
+    assert lower(read(text, sig), sig, LONG, hopper=True).schedules["a"].split_k == 1
+
+
 def test_a_weight_is_read_at_full_parallelism() -> None:
     """Nearly every processor has work, if K is long enough to be cut for it."""
     for name, rows in product(REPRESENTATIVE, (1, 16, 64)):
@@ -145,6 +244,19 @@ def test_pieces_cost_a_workspace_and_a_launch() -> None:
     short = [priced(replace(SPLIT, split_k=n), 16, 1024, 256) for n in (1, 4)]
     assert short[1] > short[0] + LAUNCH_S
     assert "8 tiles in 8 pieces of K each on 132 SMs" in modelled_lines(split.launches, H200, "bfloat16")[0]
+
+
+def test_a_stream_is_priced_by_its_runs() -> None:
+    """24 tiles of 64 steps: 128 runs of 12 make 144 pieces, beside 192 even ones in two rounds of 8 steps."""
+    sig, sizes = signature(task(NAME)), {"T": 16, "D": 3072, "K": 4096}
+    program = read(worked_candidate(NAME), sig)
+    even, stream = (
+        program_cost(program, sig, sizes, {"a": replace(SPLIT, split_k=8, cut=cut)}, H200) for cut in ("even", "stream")
+    )
+    assert even.launches[0].tiles == 192 and stream.launches[0].tiles == 144 and stream.launches[0].streamed == 24
+    assert even.bytes - stream.bytes == 2 * 4 * 48 * 16 * 128
+    assert stream.launches[0].wave_efficiency == pytest.approx(24 * 64 / (12 * 132))
+    assert "24 tiles in 144 pieces, equal runs" in modelled_lines(stream.launches, H200, "bfloat16")[0]
 
 
 def test_a_tuner_cuts_a_product_of_few_tiles_and_no_other() -> None:

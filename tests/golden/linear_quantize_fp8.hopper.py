@@ -181,6 +181,7 @@ def clamp_g(x, low, high):
 @gluon.jit
 def quantized_epilogue(
     z, step, codes_out_ring, WHICH: gl.constexpr, row, col, codes_out, scale_out, M, N, BLOCK_M: gl.constexpr,
+    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
     out_slot = WHICH * 2 + step % 2
@@ -190,7 +191,7 @@ def quantized_epilogue(
     group_rows_128 = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, group_layout_128))
     part_places = gl.arange(0, 1, layout=gl.SliceLayout(0, group_layout_128))
     part_cols = col // 128 + part_places
-    gl.store(scale_out + group_rows_128.to(gl.int64)[:, None] * (N // 128) + part_cols[None, :], scale.to(gl.float32), mask=(group_rows_128[:, None] < M) & (part_cols[None, :] < (N // 128)))
+    gl.store(scale_out + group_rows_128.to(gl.int64)[:, None] * (N // 128) + part_cols[None, :], scale.to(gl.float32), mask=(WHOLE_M | (group_rows_128[:, None] < M)) & (WHOLE_N | (part_cols[None, :] < (N // 128))))
     tma.store_wait(1)
     codes_out_ring.index(out_slot).store(clamp_g((z / gl.convert_layout(spread_g(scale, 128), layout)), -448.0, 448.0).to(gl.float8e4nv))
     fence_async_shared()
@@ -220,7 +221,7 @@ def quantized_loader(
 def quantized_consumer(
     WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
@@ -248,7 +249,9 @@ def quantized_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        quantized_epilogue(acc, slice_step, codes_out_ring, WHICH, row, col, codes_out, scale_out, M, N, BLOCK_M)
+        quantized_epilogue(
+                acc, slice_step, codes_out_ring, WHICH, row, col, codes_out, scale_out, M, N, BLOCK_M, WHOLE_M, WHOLE_N,
+            )
         slice_step += 1
     tma.store_wait(0)
 
@@ -256,7 +259,7 @@ def quantized_consumer(
 @gluon.jit
 def quantized(
     x, w, codes_out, scale_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
@@ -271,8 +274,8 @@ def quantized(
         mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (quantized_consumer, (0, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (quantized_consumer, (1, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (quantized_consumer, (0, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (quantized_consumer, (1, turn, x_stages, w_stages, full, empty, codes_out_ring, codes_out, scale_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (quantized_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [4, 1],
@@ -297,6 +300,6 @@ def launch(x, w, a_codes, a_scale):
         _launched(
             quantized, _programs(x.device, T, 128, N, 128), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w, [128, 64], "bfloat16"), _described_g(a_codes, [128, 128], "float8e4nv"), a_scale, T, N, D,
-            128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            128, 128, 64, 8, 5, 4, T % 128 == 0, N % 128 == 0, num_warps=4, num_stages=5,
         ),
     ])
