@@ -1,12 +1,14 @@
 """Finalists under compute-sanitizer on small shapes, and run again and again, and as a CUDA graph, with the same bits.
 
     python benchmarks/sanitize.py [TASK | TASK=FILE.coda ...] [--repeats 1000] [--tools memcheck,racecheck,synccheck]
+    python benchmarks/sanitize.py [TASK | TASK=FILE.coda ...] --shape llama3-8b [--tokens 512] --tools ""
     python benchmarks/sanitize.py --device cpu --tiny
 
-A finalist is a task's worked candidate, or that of a file. The tools work side by side, each on a process of its own
-that runs every finalist once, torch's own caching of memory off, so that every buffer's end is seen. Where
-compute-sanitizer is not installed, or cannot run, that is said and the rest is done. On a CPU there are only repeats,
-few of them, in the interpreter. Exits 1 where something was found, bits differ, or a tool did not reach a finalist.
+A finalist is a task's worked candidate, or that of a file; --shape repeats it at a task's real shape. The tools work
+side by side, each on a process of its own that runs every finalist once, torch's own caching of memory off, so that
+every buffer's end is seen. Where compute-sanitizer is not installed, or cannot run, that is said and the rest is done.
+On a CPU there are only repeats, few of them, in the interpreter. Exits 1 where something was found, bits differ, or a
+tool did not reach a finalist.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if "cpu" in sys.argv:
 
 import torch
 from coda_synth.evaluator.execution import Bound, bind, rerun
+from coda_synth.evaluator.execution import differing as how_they_differ
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.inputs import make_inputs
 from coda_synth.evaluator.signature import signature
@@ -52,12 +55,18 @@ def small_sizes(spec: TaskSpec) -> dict[str, int]:
     return {symbol: _SMALL.get(symbol, _SMALL_ELSE) for symbol in next(iter(spec.time_shapes.values()))}
 
 
-def finalist(name: str, device: str) -> Bound:
+def real_sizes(spec: TaskSpec, shape: str, tokens: int | None) -> dict[str, int]:
+    sizes = dict(spec.time_shapes[shape])
+    return {**sizes, "T": tokens} if tokens and "T" in sizes else sizes
+
+
+def finalist(name: str, device: str, shape: str = "", tokens: int | None = None) -> Bound:
     """A finalist by its name on the command line, ready to run."""
     spec, _, path = name.partition("=")
     chosen = task(spec)
     text = Path(path).read_text(encoding="utf-8") if path else worked_candidate(spec)
-    sizes: Mapping[str, int] = small_sizes(chosen) if device == "cuda" else tiny_sizes(chosen)
+    small: Mapping[str, int] = small_sizes(chosen) if device == "cuda" else tiny_sizes(chosen)
+    sizes = real_sizes(chosen, shape, tokens) if shape else small
     inputs = make_inputs(chosen, signature(chosen), Case("device", sizes, 1, "normal", "auto"), device)
     return bind(lowered(chosen, sizes, device, device == "cpu", text), inputs, device)
 
@@ -112,10 +121,10 @@ def reports(said: str) -> dict[str, list[str]]:
 def repeated(name: str, options: argparse.Namespace) -> str:
     """What is wrong with a finalist's repeats, or ""."""
     try:
-        bound = finalist(name, options.device)
+        bound = finalist(name, options.device, options.shape, options.tokens)
         number, unlike = differing(bound, options.repeats)
         if unlike:
-            return f"other bits in {', '.join(unlike)} in run {number}"
+            return f"other bits in {', '.join(unlike)} in run {number}; {how_they_differ(bound, unlike)}"
         unlike = differing_as_graph(bound) if options.device == "cuda" else []
         return f"other bits in {', '.join(unlike)} as a CUDA graph" if unlike else ""
     except Exception as error:  # one finalist must not end the others
@@ -170,6 +179,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="finalists under compute-sanitizer, and their repeats")
     parser.add_argument("finalists", nargs="*", metavar="TASK[=FILE]", help="every worked candidate by default")
     parser.add_argument("--repeats", type=int, help="1,000, on a CPU 5")
+    parser.add_argument("--shape", default="", help="of the task's own, for the repeats; small ones by default")
+    parser.add_argument("--tokens", type=int, help="in place of the shape's own")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--once", action="store_true", help="run each finalist once: what tools watch")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -15,7 +15,9 @@ from coda_synth.coda_api.generated import Generated
 from coda_synth.evaluator.buffers import Guarded, fingerprint, guarded, guarded_copy
 from coda_synth.evaluator.facts import Fault
 from coda_synth.evaluator.inputs import Inputs
+from coda_synth.evaluator.where import where
 
+_AGAIN = 32  # runs of what was found to differ, on a GPU
 _SMALL = 256  # elements of all outputs: what the interpreter can afford to run twice
 
 
@@ -88,8 +90,35 @@ def run_checked(bound: Bound) -> list[Fault]:
     faults += [Fault("ChangesInput", f"it changes its input {name!r}", name) for name in changed]
     for _ in range(0 if faults else _more_runs(bound)):
         if unlike := [n for n, bits in rerun(bound).items() if bits != first[n]]:
-            return [Fault("NotDeterministic", f"two runs on the same input give different bits in {', '.join(unlike)}")]
+            said = f"two runs on the same input give different bits in {', '.join(unlike)}; {differing(bound, unlike)}"
+            return [Fault("NotDeterministic", said)]
     return faults or unwritten(bound)
+
+
+def differing(bound: Bound, names: Sequence[str]) -> str:
+    """How often some outputs of a run differ from those of a first one, where and by how much, in words."""
+    rerun(bound)
+    kept = {name: bound.outputs()[name].clone() for name in names}
+    repeats, seen, first = _AGAIN if _on_gpu(bound) else _AGAIN // 8, 0, ""
+    for _ in range(repeats):
+        rerun(bound)
+        masks = {name: _unlike_bits(value, kept[name]) for name, value in bound.outputs().items() if name in kept}
+        found = {name: mask for name, mask in masks.items() if bool(mask.any())}
+        seen += bool(found)
+        first = first or "; ".join(_by_how_much(bound.outputs()[n], kept[n], m, n) for n, m in found.items())
+    return f"{seen} of {repeats} more runs differ from another one{': ' * bool(first)}{first}"
+
+
+def _unlike_bits(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
+    unlike: torch.Tensor = value.view(bits) != other.view(bits)
+    return unlike
+
+
+def _by_how_much(value: torch.Tensor, other: torch.Tensor, mask: torch.Tensor, name: str) -> str:
+    """Where NaN meets a number the size is NaN."""
+    size = float((value[mask].double() - other[mask].double()).abs().max())
+    return f"{name}: {where(mask)} by up to {size:.3g}, the largest is {float(other.double().abs().max()):.3g}"
 
 
 def unwritten(bound: Bound) -> list[Fault]:
