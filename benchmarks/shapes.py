@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
-from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.judge import Judge, JudgeError
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
 
@@ -47,6 +47,14 @@ def judged(judge: Judge, name: str) -> dict[str, Any]:
     }
 
 
+def _judged_or_why_not(judge: Judge, name: str) -> dict[str, Any]:
+    """One task must not end the table."""
+    try:
+        return judged(judge, name)
+    except JudgeError as error:
+        return {"task": name, "verdict": "not judged", "said": str(error), "checks": 0, "seconds": 0.0}
+
+
 def _worst(found: Evaluation, sizes: Any) -> float | None:
     """None where the shape was not reached."""
     return max(
@@ -62,7 +70,7 @@ def main() -> int:
     rows = []
     with Judge(device=options.device) as judge:
         for name in options.tasks or task_names():
-            rows.append(row := judged(judge, name))
+            rows.append(row := _judged_or_why_not(judge, name))
             cells = ["-" if row.get(c) is None else f"{row[c]:.3f}" for c in columns]
             seconds = f"{row['seconds']:.1f}"
             print(_line(name, row["verdict"], cells, seconds), *row["said"].splitlines()[:1], flush=True)

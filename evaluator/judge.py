@@ -225,15 +225,16 @@ class Judge:
             raise problem
 
     def _check(self, trial: Trial, cases: list[Case], own: References, beside: Stream, on_it: OnDevice | None) -> None:
-        """The algebra; and then the generated code, beside what a GPU makes of it where there is one."""
+        """The algebra, and then the generated code; beside them what a second interpreter and a GPU make of it, where
+        there are such."""
         checker = Checker(trial, own, self.limits.check_s)
         with trial.entering("check"):
+            there = [case for case in cases if case.form == "pointer"] if beside.references else []
+            beside.begin(there)  # they take longest
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
             checker.check_all(self.interpreter, algebra)
             if on_it:
                 on_it.begin()
-            there = [case for case in cases if case.form == "pointer"] if beside.references else []
-            beside.begin(there)
             checker.check_all(self.interpreter, [case for case in cases if case not in there])
             beside.finish()
 

@@ -104,7 +104,8 @@ def test_what_is_said_of_all_operators() -> None:
 
 def test_the_table_joins_errors_and_times() -> None:
     again = {**ROWS[0], "ms": 1.25}
-    lines = table.table([*ROWS, again], {"a": {"task": "a", "ratio": 0.31}, "b": {"task": "b", "ratio": 1.2}})
+    judged = {"a": {"verdict": "PASSED", "llama3-8b": 0.31}, "b": {"verdict": "INCORRECT", "llama3-8b": 1.2}}
+    lines = table.table([*ROWS, again], judged)
     assert len(lines) == 2 + 4, "a later row of a task and shape stands for the earlier"
     assert lines[2] == (
         "| a | llama3-8b | yes | 0.31 | 0.50 | 1.250 | 0.900 | 2.000 | 1.100 | 1.210 | 0.50 [0.40, 0.60] |"
@@ -159,17 +160,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, list[str]]:
     """The exit code and output of every benchmark, small, by file: one process, since torch takes its time to load."""
-    timed, allowed, cpu = str(folder / "h.json"), str(folder / "a.json"), ("--device", "cpu", "--tiny")
+    timed, judged, cpu = str(folder / "h.json"), str(folder / "s.json"), ("--device", "cpu", "--tiny")
     lines = [
         ["h200.py", "linear_bias_gelu", *cpu, "--json", timed],
-        ["allowed.py", "linear_bias_gelu", *cpu, "--json", allowed],
-        ["table.py", timed, "--allowed", allowed],
         ["unit.py", *cpu, "--json", str(folder / "u.json")],
         ["sanitize.py", "linear_bias", *cpu, "--repeats", "3"],
         ["targets.py", "linear_residual", "llama_unit_forward", *cpu, "--json", str(folder / "t.json")],
         ["host.py"],
         ["overlap.py"],
-        ["shapes.py", "linear_bias", "--device", "cpu", "--json", str(folder / "s.json")],
+        ["shapes.py", "linear_bias_gelu", "--device", "cpu", "--json", judged],
+        ["table.py", timed, "--judged", judged],
         ["few_rows.py", *cpu, "--json", str(folder / "f.json")],
     ]
     given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
@@ -187,8 +187,7 @@ def test_operators_and_the_table_small(told: dict[str, list[str]], folder: Path)
     assert "nothing here is a measurement" in said and "peers: liger" in said
     row = json.loads((folder / "h.json").read_text())["rows"][0]
     assert row["error"] < 4e-3 and row["rounds"].keys() == {"ours", "bare_gemm", "eager"}
-    assert told["allowed.py"][0] == 0
-    assert "| linear_bias_gelu | tiny | yes |" in told["table.py"][1]
+    assert "| linear_bias_gelu | tiny | yes | - |" in told["table.py"][1], "no shape of that name was judged"
 
 
 def test_kernels_against_targets_small(told: dict[str, list[str]], folder: Path) -> None:
