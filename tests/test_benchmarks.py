@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from coda_synth.coda_api.reference import evaluate
 from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import epilogue, gap, h200, table, targets
+from benchmarks import epilogue, gap, h200, rounds, table, targets
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -111,6 +112,21 @@ def test_the_table_joins_errors_and_times() -> None:
         "| a | llama3-8b | yes | 0.31 | 0.50 | 1.250 | 0.900 | 2.000 | 1.100 | 1.210 | 0.50 [0.40, 0.60] |"
     )
     assert "| NO | 1.20 |" in lines[3] and "| not judged | - |" in lines[4]
+
+
+def test_rounds_have_a_row_a_cell_and_a_curve() -> None:
+    timed = {"step": 1, "verdict": "PASSED", "ms": 2.0, "over_bound": 1.5, "bare_gemm": 0.9, "compile": 1.1}
+    wrong = {"step": 2, "verdict": "RUNTIME_ERROR"}
+    found = {"a": [timed, {**timed, "step": 2, "ms": 1.8, "over_bound": 1.35}], "b": [timed, wrong, timed]}
+    lines = rounds.table(found)
+    assert lines[2:] == [
+        "| a | 2.000 (0.900, 1.50) | 1.800 (0.900, 1.35) |  | 1.100 |",
+        "| b | 2.000 (0.900, 1.50) | runtime error | 2.000 (0.900, 1.50) | 1.100 |",
+    ]
+    drawn = xml.etree.ElementTree.fromstring(rounds.picture(found))
+    curves = [e for e in drawn.iter() if e.tag.endswith("path") and e.get("stroke") in rounds._COLOURS]
+    assert len(curves) == 1, "a round without a time is a gap"
+    assert sum(e.tag.endswith("circle") for e in drawn.iter()) == 4
 
 
 def test_a_wrong_peer_is_not_timed() -> None:
