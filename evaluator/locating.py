@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 
 STEP_S = 20.0  # for one launch, which takes far less unless it hangs
 
@@ -17,7 +17,7 @@ def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str 
     worker.close()
     try:
         calls = [str(call) for call in worker.request("steps", seconds, asked).data["calls"]]
-    except (ChildFailure, ChildRaised, LookupError, TypeError):  # the last two: an answer that is none
+    except (ChildFailure, ChildRaised, JudgeError, LookupError, TypeError):  # it does not start; no answer at all
         worker.close()
         return None
     if len(calls) == 1:  # nothing else can have failed
