@@ -113,7 +113,7 @@ def _device(target: str) -> list[str]:
 
 @functools.cache
 def _words() -> tuple[tuple[str, str, str, str, str], ...]:
-    return tuple((word.group.value, _units(word), word.signature, word.doc, word.example) for word in WORDS)
+    return tuple((word.group.value, _units(word), word.signature, word.explained, word.example) for word in WORDS)
 
 
 def _units(word: Word) -> str:

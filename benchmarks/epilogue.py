@@ -1,6 +1,7 @@
 """How many instructions the epilogues of Hopper kernels take, from ahead-of-time builds: no GPU is needed.
 
     python benchmarks/epilogue.py [TASK ...]
+    python benchmarks/epilogue.py --words
 
 A row is a kernel of a task's worked candidate at its first shape, a column a class of machine instructions: how many a
 thread issues from the last wgmma of a tile to the loop's end, over the elements of the product that it holds. One an
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,8 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import triton
 from coda_synth.coda_api.generated import Generated, Launch
 from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
+from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.toolchain import compile_launch, load, target_of
+from coda_synth.coda_api.words import WORDS, Group
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
@@ -93,6 +97,38 @@ def rows(name: str) -> Iterator[tuple[str, int, Counter[str]]]:
         yield label, elements, classes(epilogue(disassembled(made, launch)))
 
 
+def word_cost(name: str) -> tuple[float, float]:
+    """Instructions that a word of one argument adds for an element, and how many of them are special; of a pair of
+    columns for `rotation`."""
+    if name == "rotation":
+        turned = _cost("linear_rope", lambda text: text)
+        plain = _cost("linear_rope", lambda text: re.sub(r"rotation\(pos, (.*?), (cycle.*?)\)\n", r"\1, \2\n", text))
+        return 2 * (turned[0] - plain[0]), 2 * (turned[1] - plain[1])
+    plain = _cost("linear_nt", lambda text: text)
+    with_it = _cost("linear_nt", lambda text: text.replace("gemm(x, w)", f"{name}(gemm(x, w))"))
+    return with_it[0] - plain[0], with_it[1] - plain[1]
+
+
+def _cost(name: str, rewritten: Callable[[str], str]) -> tuple[float, float]:
+    """Instructions and special ones, an element, of a rewritten candidate's first Hopper kernel on the wide tile."""
+    spec, sig = task(name), signature(task(name))
+    program = read(rewritten(worked_candidate(name)), sig)
+    wide = {call.name: Schedule() for call in program.calls if isinstance(call.unit, Kernel)}
+    made = lower(program, sig, next(iter(spec.time_shapes.values())), form="hopper", schedules=wide)
+    count = classes(epilogue(disassembled(made, next(launch for launch in made.launches if launch.gluon))))
+    elements = Schedule().block_m * Schedule().block_n // THREADS
+    return count.total() / elements, count["special"] / elements
+
+
+def words() -> None:
+    print("| word | instructions | special | said |")
+    print("|---|---|---|---|")
+    for word in WORDS:
+        if word.cost or word.group is Group.ELEMENTWISE and len(word.takes) == 1:
+            instructions, special = word_cost(word.name)
+            print(f"| {word.name} | {instructions:.1f} | {special:.1f} | {word.cost or '-'} |", flush=True)
+
+
 def main(tasks: Sequence[str]) -> None:
     names = [*CLASSES, "other"]
     print("| kernel (mainloop, slice_n) | elements | instructions | an element |", *(f"{n} |" for n in names))
@@ -105,4 +141,4 @@ def main(tasks: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or TASKS)
+    words() if sys.argv[1:] == ["--words"] else main(sys.argv[1:] or TASKS)

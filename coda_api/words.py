@@ -40,7 +40,8 @@ class Word:
     takes: its arguments in order: x a value, d a dimension in quotes, g a group (a number or a dimension in quotes),
     t a dtype in quotes; a trailing "?" marks an optional one. rule: the checker's typing rule. gives: the kind of the
     result: "float", "same" (the arguments' common kind), "int" or "bool". results: how many values it gives.
-    symbol: how an operator is written.
+    symbol: how an operator is written. cost: instructions of an fp32 element in an epilogue on sm_90, and how many of
+    them go to the special-function unit, from builds (benchmarks/epilogue.py --words); None where they are one or two.
     """
 
     name: str
@@ -54,6 +55,16 @@ class Word:
     gives: str = "float"
     results: int = 1
     symbol: str = ""
+    cost: tuple[int, int] | None = None
+
+    @property
+    def explained(self) -> str:
+        """What it means, and what it costs where that is more than an instruction or two."""
+        if self.cost is None:
+            return self.doc
+        instructions, special = self.cost
+        said = f"{instructions} instruction{'s' * (instructions > 1)}" + (f", {special} special" if special else "")
+        return f"{self.doc} {said[0].upper()}{said[1:]}."
 
     @property
     def arity(self) -> tuple[int, int]:
@@ -76,12 +87,14 @@ def _operator(symbol: str, name: str, doc: str, places: frozenset[Place] = BOTH,
     return Word(name, Group.OPERATOR, places, rule, takes, written, doc, f"a = {written}", gives, symbol=symbol)
 
 
-def _elementwise(name: str, doc: str, arguments: str = "x", gives: str = "float") -> Word:
+def _elementwise(
+    name: str, doc: str, arguments: str = "x", gives: str = "float", cost: tuple[int, int] | None = None
+) -> Word:
     names = arguments.split()
     written = f"{name}({', '.join(names)})"
     takes = ("x",) * len(names)
     rule = "where" if name == "where" else "elementwise"
-    return Word(name, Group.ELEMENTWISE, BOTH, rule, takes, written, doc, f"a = {written}", gives)
+    return Word(name, Group.ELEMENTWISE, BOTH, rule, takes, written, doc, f"a = {written}", gives, cost=cost)
 
 
 def _word(
@@ -133,25 +146,25 @@ WORDS: tuple[Word, ...] = (
     _elementwise("clamp", "x held between low and high.", "x least most", "same"),
     _elementwise("fma", "x * y + z, rounded once.", "x y z"),
     _elementwise("abs", "Magnitude.", gives="same"),
-    _elementwise("exp", "e to the x."),
-    _elementwise("exp2", "2 to the x."),
-    _elementwise("log", "Natural logarithm."),
-    _elementwise("log2", "Logarithm to base 2."),
-    _elementwise("sqrt", "Square root."),
-    _elementwise("rsqrt", "1 / sqrt(x)."),
-    _elementwise("reciprocal", "1 / x."),
-    _elementwise("sigmoid", "1 / (1 + exp(-x))."),
-    _elementwise("tanh", "Hyperbolic tangent."),
-    _elementwise("erf", "Error function."),
-    _elementwise("softplus", "log(1 + exp(x))."),
-    _elementwise("silu", "x * sigmoid(x)."),
-    _elementwise("gelu", "x * Phi(x), the erf form."),
-    _elementwise("gelu_tanh", "The tanh form of gelu."),
+    _elementwise("exp", "e to the x.", cost=(5, 1)),
+    _elementwise("exp2", "2 to the x.", cost=(1, 1)),
+    _elementwise("log", "Natural logarithm.", cost=(27, 0)),
+    _elementwise("log2", "Logarithm to base 2.", cost=(28, 0)),
+    _elementwise("sqrt", "Square root.", cost=(1, 1)),
+    _elementwise("rsqrt", "1 / sqrt(x).", cost=(1, 1)),
+    _elementwise("reciprocal", "1 / x.", cost=(9, 1)),
+    _elementwise("sigmoid", "1 / (1 + exp(-x)).", cost=(4, 2)),
+    _elementwise("tanh", "Hyperbolic tangent.", cost=(13, 2)),
+    _elementwise("erf", "Error function.", cost=(18, 1)),
+    _elementwise("softplus", "log(1 + exp(x)).", cost=(37, 1)),
+    _elementwise("silu", "x * sigmoid(x).", cost=(5, 2)),
+    _elementwise("gelu", "x * Phi(x), the erf form.", cost=(13, 1)),
+    _elementwise("gelu_tanh", "The tanh form of gelu.", cost=(9, 2)),
     _elementwise("relu", "maximum(x, 0)."),
-    _elementwise("sin", "Sine of radians; for rotary positions use rotation."),
-    _elementwise("cos", "Cosine of radians; for rotary positions use rotation."),
+    _elementwise("sin", "Sine of radians, by a path that spills; for rotary positions use rotation.", cost=(81, 0)),
+    _elementwise("cos", "Cosine of radians, by a path that spills; for rotary positions use rotation.", cost=(83, 0)),
     _elementwise("floor", "The whole number at or below x."),
-    _elementwise("round", "The nearest whole number, halves to even."),
+    _elementwise("round", "The nearest whole number, halves to even.", cost=(4, 0)),
     _word(
         _COLUMNS, KERNEL, "halve", "x", "even(x): [R,C] -> [R,C/2]", "Columns 0, 2, 4, ...", "g, u = even(z), odd(z)",
         gives="same"
@@ -201,7 +214,7 @@ WORDS: tuple[Word, ...] = (
     _word(
         Group.POSITION, KERNEL, "rotation", "x x x", "rotation(pos, f_hi, f_lo): Index[R],[C],[C] -> 2 x [R,C]",
         "cos and sin of 2*pi*pos*(f_hi + f_lo): frequencies in turns, as a sum of two; 0 does not rotate.",
-        'c, s = rotation(pos, cycle(f_hi, "N/2"), cycle(f_lo, "N/2"))', results=2,
+        'c, s = rotation(pos, cycle(f_hi, "N/2"), cycle(f_lo, "N/2"))', results=2, cost=(11, 2),
     ),
     _word(
         Group.POSITION, BOTH, "index", "d", 'index("N") -> integers [N]',

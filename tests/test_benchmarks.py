@@ -18,6 +18,7 @@ from typing import cast
 import pytest
 import torch
 from coda_synth.coda_api.reference import evaluate
+from coda_synth.coda_api.words import WORDS
 from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
@@ -112,6 +113,14 @@ def test_the_table_joins_errors_and_times() -> None:
         "| a | llama3-8b | yes | 0.31 | 0.50 | 1.250 | 0.900 | 2.000 | 1.100 | 1.210 | 0.50 [0.40, 0.60] |"
     )
     assert "| NO | 1.20 |" in lines[3] and "| not judged | - |" in lines[4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [word.name for word in WORDS if word.cost])
+def test_a_word_costs_what_its_author_is_told(name: str) -> None:
+    said, found = next(w.cost for w in WORDS if w.name == name), epilogue.word_cost(name)
+    assert said is not None
+    assert all(abs(a - b) <= max(1.0, 0.1 * b) for a, b in zip(said, found, strict=True)), (said, found)
 
 
 def test_rounds_have_a_row_a_cell_and_a_curve() -> None:

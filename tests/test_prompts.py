@@ -13,7 +13,9 @@ from coda_synth.prompts.build import OTHERS, build_prompt, language_reference
 from coda_synth.prompts.render import TemplateError, fill, render
 from coda_synth.tasks.catalog import task_names, worked_candidate
 
-ROWS = [(w.group.value, ", ".join(sorted(p.value for p in w.places)), w.signature, w.doc, w.example) for w in WORDS]
+ROWS = [
+    (w.group.value, ", ".join(sorted(p.value for p in w.places)), w.signature, w.explained, w.example) for w in WORDS
+]
 TASK = {
     "name": "linear_swiglu",
     "summary": "act = silu(x w_gate^T) * (x w_up^T)",
