@@ -249,7 +249,7 @@ def test_several_references_judge_as_one_does(judge, monkeypatch):
     source = worked_candidate("linear_residual")
     monkeypatch.setattr(references, "cores", lambda: 16)
     with Judge(device="cpu") as wide:
-        assert len({child.pid for child in wide.references}) == 4
+        assert len({child.pid for child in wide.references}) == 5
         good, wrong = (Candidate("linear_residual", text) for text in (source, source.replace("+ x", "- x")))
         found, alone = (each.evaluate(good, seed=7) for each in (wide, judge))
         assert found.verdict is Verdict.PASSED and [c.error_ratio for c in found.checks] == [

@@ -672,7 +672,8 @@ def test_122_what_mixes_rows_is_compared_at_full_height(judge: Judge) -> None:
     name = "linear_backward"
     facts = judge._describe(name, "bfloat16")
     trial = Trial(Candidate(name, worked_candidate(name)), facts, 5, lambda _: None, environment={"sms": "132"})
-    few = judge.builder.request("device_sizes", 20.0, judge.asked(trial)).data["even"]
+    judge._plan(trial)
+    few = trial.device_sizes["even"]
     wide, high = _cut_cases(trial, few)
     assert wide.rows is high.rows is None
     headline = facts.headline[1]
@@ -757,7 +758,7 @@ def test_125_every_reference_gives_its_memory_back_before_a_measurement(monkeypa
         monkeypatch.setattr(Child, "request", seen)
         wide.release("linear_residual", "bfloat16", Case("device", facts.check_shapes[0], 1, "normal", "auto"))
         assert {pid for pid, op in asked if op == "release"} == {child.pid for child in wide.references}
-        assert len(asked) == 3
+        assert len(asked) == 4
 
 
 # ---- the honest suite ------------------------------------------------------------------------------------------------
