@@ -9,6 +9,7 @@ from coda_synth.evaluator.child import Child
 from coda_synth.evaluator.processes import end
 
 Ended = threading.Event
+_SLICE_S = 0.1
 
 
 class Aside:
@@ -26,9 +27,10 @@ class Aside:
         except BaseException as error:  # for whoever waits
             self._error: BaseException | None = error
 
-    def wait(self) -> None:
-        """Until it is done; raises what it raised."""
-        self._thread.join()
+    def wait(self, given_up: Ended | None = None) -> None:
+        """Until it is done, or nobody wants that any more; raises what it raised."""
+        while self._thread.is_alive() and not (given_up and given_up.is_set()):
+            self._thread.join(_SLICE_S if given_up else None)
         if self._error is not None:
             raise self._error
 
@@ -36,8 +38,12 @@ class Aside:
         """Tells it to stop, and kills what it still asks after so many seconds; harmless when it is done."""
         self._ended.set()
         self._thread.join(patience_s)
+        if not self._thread.is_alive():
+            return
         while self._thread.is_alive():
             for pid in [child.pid for child in self._children()]:
                 if pid is not None:
                     end(pid)
-            self._thread.join(0.1)
+            self._thread.join(_SLICE_S)
+        for child in self._children():
+            child.close()  # a large process dies slowly: until then it would be taken for a living one

@@ -90,6 +90,9 @@ class Checker:
                 self.expect(list(self.references.coming(case, cases[i + 1 :])))
                 self._hold(case, answer, start)
                 start = answered
+        except KeyboardInterrupt:
+            worker.close()  # the case that it is at may hang
+            raise
         finally:
             worker.forget(self.limit_s)
 
@@ -127,6 +130,8 @@ class Checker:
         except ChildRaised as error:
             if error.raised.kind != "DimSizeError":
                 self._locate(worker, case, error)
+                if case.stage == "device":
+                    worker.close()  # an illegal address leaves a context in which everything fails
                 raise
             said = f"the program has no meaning at sizes that the task allows: {error.raised.message} ({case})"
             raise StageFailed(Verdict.INCORRECT, (Diagnostic("SizeNeeded", said),)) from error

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -120,7 +120,8 @@ class Child:
         self.ready()
         self._open, self._tag = True, secrets.token_hex(8)
         self._forget_what_was_printed()
-        self._write(encode(Message({"op": op, **data}, blobs, self._tag), self._nonce), time.monotonic() + seconds)
+        with self._whole():
+            self._write(encode(Message({"op": op, **data}, blobs, self._tag), self._nonce), time.monotonic() + seconds)
 
     def collect(self, seconds: float) -> Message:
         """The answer to the question that is open."""
@@ -141,10 +142,12 @@ class Child:
 
     def forget(self, seconds: float) -> None:
         """Waits for an answer that nobody wants any more, so that whoever asks next does not; what becomes of the
-        child meanwhile is nobody's fault but the old question's."""
+        child meanwhile is nobody's fault but the old question's. One that raised is ended: what it left behind, as a
+        GPU's context after an illegal address, would be the next question's."""
         if self._open:
             with contextlib.suppress(ChildFailure):
-                self._read_message(time.monotonic() + seconds, seconds)
+                if "raised" in self._read_message(time.monotonic() + seconds, seconds).data:
+                    self.close()
             self._open = False
 
     @property
@@ -237,13 +240,23 @@ class Child:
     def _read_message(self, deadline: float, seconds: float) -> Message:
         """The answer to the last question; what carries another tag answers none, and is dropped."""
         try:
-            while True:
-                total, header = decode_prefix(self._read(PREFIX_BYTES, deadline, seconds), self._nonce)
-                message = decode(self._read(total, deadline, seconds), header)
-                if message.tag == self._tag:
-                    return message
+            with self._whole():
+                while True:
+                    total, header = decode_prefix(self._read(PREFIX_BYTES, deadline, seconds), self._nonce)
+                    message = decode(self._read(total, deadline, seconds), header)
+                    if message.tag == self._tag:
+                        return message
         except BadFrame as error:
             self._fail(ChildCrashed, f"its process was ended: {error}")
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A frame, or no child: after Ctrl-C half of one may be on the wire, and what the child is at may hang."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.close()
+            raise
 
     def _read(self, count: int, deadline: float, seconds: float) -> bytearray:
         buffer = bytearray()

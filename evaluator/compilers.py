@@ -34,10 +34,10 @@ class Compilers:
         self._end()
         self._begun = Aside(lambda ended: self._compile(asked, ended), lambda: list(self._children))
 
-    def wait(self) -> None:
-        """Until what was begun is compiled, for two limits of a worker's at most."""
+    def wait(self, given_up: Ended | None = None) -> None:
+        """Until what was begun is compiled or nobody wants it any more, for two limits of a worker's at most."""
         if self._begun:
-            self._begun.wait()
+            self._begun.wait(given_up)
 
     def close(self) -> None:
         """Ends every worker, whatever it is at; harmless twice."""

@@ -152,7 +152,8 @@ class Judge:
             cases = self._plan(trial)
             own, second, device = self._shares(on_gpu)
             on_it = OnDevice(trial, self, device, tuple(shapes), small) if on_gpu else None
-            beside = Stream(trial, self.second_interpreter, second, own, self.limits.check_s)
+            interpreter = self.second_interpreter if second else self.interpreter
+            beside = Stream(trial, interpreter, second, own, self.limits.check_s)
             with on_it or contextlib.nullcontext(), beside:
                 self._build_and_check(trial, cases, own, beside, on_it)
                 if on_it:
@@ -225,12 +226,12 @@ class Judge:
             raise problem
 
     def _check(self, trial: Trial, cases: list[Case], own: References, beside: Stream, on_it: OnDevice | None) -> None:
-        """The algebra, and then the generated code; beside them what a second interpreter and a GPU make of it, where
-        there are such."""
+        """The algebra, and then the generated code, pointer cases last; beside them what a second interpreter and a GPU
+        make of it, where there are such."""
         checker = Checker(trial, own, self.limits.check_s)
         with trial.entering("check"):
-            there = [case for case in cases if case.form == "pointer"] if beside.references else []
-            beside.begin(there)  # they take longest
+            there = [case for case in cases if case.form == "pointer"]  # they take longest
+            beside.begin(there)
             algebra = [*meaning_cases(trial.facts, trial.seed), *long_cases(trial.facts, trial.seed)]
             checker.check_all(self.interpreter, algebra)
             if on_it:

@@ -19,8 +19,8 @@ class Stream:
     """A context, whose end is the end of whatever still goes on. worker and references: nobody else asks them from
     `begin` to `finish`; without references of its own (None) it runs where it is waited for, with `shared`.
 
-    ready: called before the first case, where it runs. What was found, or raised, is the trial's once it is waited for:
-    so a verdict does not depend on who is first.
+    ready: called before the first case, where it runs, with what tells it that nobody waits any more. What was found,
+    or raised, is the trial's once it is waited for: so a verdict does not depend on who is first.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Stream:
         references: References | None,
         shared: References,
         limit_s: float,
-        ready: Callable[[], None] = lambda: None,
+        ready: Callable[[Ended], None] = lambda ended: None,
     ) -> None:
         self.trial, self.worker, self.limit_s, self.ready = trial, worker, limit_s, ready
         self.references, self.shared = references, shared
@@ -43,7 +43,7 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         if self._aside:
-            self._aside.end(_PATIENCE_S)
+            self._aside.end(0.0 if error[0] is KeyboardInterrupt else _PATIENCE_S)
 
     def expect(self, cases: Sequence[Case]) -> None:
         """Lets the references draw the oracles of cases that will be run, if they have nothing else to do."""
@@ -63,8 +63,9 @@ class Stream:
             self.trial.checks += self._checks
 
     def _run(self, references: References, ended: Ended) -> None:
-        self.ready()
-        self._checker(references).check_all(self.worker, self._cases, ended)
+        self.ready(ended)
+        if not ended.is_set():
+            self._checker(references).check_all(self.worker, self._cases, ended)
 
     def _checker(self, references: References) -> Checker:
         return Checker(self.trial, references, self.limit_s, self._checks)

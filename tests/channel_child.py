@@ -7,6 +7,8 @@ import time
 
 from coda_synth.evaluator.channel import Message, serve
 
+held = []
+
 
 def echo(data, blobs):
     return Message({"said": data["text"], "count": len(blobs)}, tuple(bytes(b)[::-1] for b in blobs))
@@ -52,6 +54,11 @@ def eat(data, blobs):
         kept.append(bytearray(os.urandom(1 << 20) * 32))
 
 
+def hold(data, blobs):
+    held.append(b"x" * data["bytes"])
+    return Message({})
+
+
 def breed(data, blobs):
     pid = os.fork()
     if pid == 0:
@@ -60,7 +67,7 @@ def breed(data, blobs):
     return Message({"child": pid})
 
 
-OPS = {f.__name__: f for f in (echo, fail, hang, die, leave, flood, garbage, eat, breed)}
+OPS = {f.__name__: f for f in (echo, fail, hang, die, leave, flood, garbage, eat, hold, breed)}
 
 if __name__ == "__main__":
     if os.environ.get("CHANNEL_CHILD_STILLBORN"):

@@ -2,7 +2,7 @@
 
 A candidate is data and cannot do any of this. Here a docstring "attack: NAME" makes the lowering append the code of
 that name to the module that it generates; everything else, channel and children included, is the judge's own. Takes
-the place of `Judge.interpreter`.
+the place of `Judge.interpreter`, of the second one, or of `Judge.gpu`.
 """
 
 from __future__ import annotations
@@ -202,6 +202,16 @@ def launch(**t):
     honest(**t)
     if bad:
         raise RuntimeError("an illegal memory access was encountered")
+""",
+    "spoils its process for good, as an illegal address does": """
+from coda_synth.evaluator import worker
+def spoilt(*given, **options):
+    worker.HANDLERS["execute"] = spoilt
+    raise RuntimeError("an illegal memory access was encountered")
+def rms_launched(*given, **options): spoilt()
+class Faulty:
+    def __getitem__(self, grid): return rms_launched
+rms = Faulty()
 """,
     "the second kernel writes before its buffer": """
 import torch

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -122,6 +123,30 @@ def test_a_grandchild_dies_with_the_group(child):
 def test_an_answer_nobody_fetched_is_dropped(child):
     child.post("echo", 20, {"text": "first"})
     assert child.request("echo", 20, {"text": "second"}).data["said"] == "second"
+
+
+def test_132_a_child_that_raised_while_nobody_waited_is_not_asked_again(child):
+    """A GPU's context after an illegal address would fail the next candidate."""
+    assert works(child)
+    spoilt = child.pid
+    child.post("fail", 20)
+    child.forget(20)
+    assert child.pid is None and gone(spoilt) and works(child)
+    child.post("fail", 20)
+    spoilt = child.pid
+    assert works(child) and child.pid != spoilt
+
+
+def test_136_an_interrupted_question_leaves_no_half_of_it(child):
+    """Ctrl-C while a child hangs is no wait for its limit, neither then nor in the next question."""
+    assert works(child)
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        child.request("hang", 60)
+    assert child.pid is None and not child.busy and works(child)
+    assert time.monotonic() - start < 10
 
 
 def test_no_descriptor_and_no_process_is_left(child):

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
 from coda_synth.evaluator import stream
 from coda_synth.evaluator.aside import Aside, Ended
-from coda_synth.evaluator.child import Child, ChildCrashed
+from coda_synth.evaluator.child import Child, ChildCrashed, ChildRaised
+from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge
@@ -24,6 +26,8 @@ from coda_synth.evaluator.trial import StageFailed, Trial
 from coda_synth.tasks.catalog import worked_candidate
 
 NAME = "linear_residual"
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
 INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -38,10 +42,10 @@ def judge() -> Iterator[Judge]:
             child.close()
 
 
-def visit(judge: Judge, source: str = "", alone: bool = False) -> tuple[Trial, OnDevice]:
+def visit(judge: Judge, source: str = "", alone: bool = False, name: str = NAME) -> tuple[Trial, OnDevice]:
     """alone: without references of its own."""
-    candidate = Candidate(NAME, source or worked_candidate(NAME))
-    trial = Trial(candidate, judge._describe(NAME, "bfloat16"), 5, lambda _: None)
+    candidate = Candidate(name, source or worked_candidate(name))
+    trial = Trial(candidate, judge._describe(name, "bfloat16"), 5, lambda _: None)
     trial.environment = {"device": "an interpreter", "sms": "2"}
     judge._read(trial)
     judge._plan(trial)
@@ -98,6 +102,67 @@ def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     assert len(again.checks) == 3
 
 
+def test_131_a_context_that_a_candidate_spoilt_unseen_is_not_the_next_ones(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raised on the GPU after it had failed elsewhere, so that nobody waits for what it raised."""
+    name = "residual_rmsnorm_swiglu"
+    monkeypatch.setattr(judge, "gpu", Child("compromised_worker", environment=INTERPRETED | {"PYTHONPATH": TESTS}))
+    text = worked_candidate(name)
+    attack = '"""attack: spoils its process for good, as an illegal address does"""' + text[text.index('"""', 3) + 3 :]
+    try:
+        _, beside = visit(judge, attack, name=name)
+        with pytest.raises(ValueError, match="elsewhere"), beside:
+            beside.begin()
+            beside._stream._aside._thread.join()  # type: ignore[union-attr]
+            assert isinstance(beside._stream._aside._error, ChildRaised)  # type: ignore[union-attr]
+            raise ValueError("elsewhere")
+        trial, honest = visit(judge, name=name)
+        with honest:
+            honest.begin()
+            honest.finish(measure=False)
+        assert len(trial.checks) == 3
+    finally:
+        judge.gpu.close()
+
+
+def test_134_a_candidate_that_failed_waits_for_no_compilation(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the GPU's child ended for it, which has nothing to do with it."""
+    compiling = Compilers(lambda: Child("slow_compiler", environment={"PYTHONPATH": TESTS}))
+    monkeypatch.setattr(judge, "compilers", compiling)
+    try:
+        _, beside = visit(judge)
+        warm = judge.gpu.pid
+        compiling.start({"seconds": 60})
+        start = time.monotonic()
+        with pytest.raises(ValueError, match="elsewhere"), beside:
+            beside.begin()
+            raise ValueError("elsewhere")
+        assert time.monotonic() - start < stream._PATIENCE_S and judge.gpu.pid == warm
+    finally:
+        compiling.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("delay", [0.3, 1.5])
+def test_136_ctrl_c_while_a_candidate_hangs_waits_for_no_limit(judge: Judge, count: int, delay: float) -> None:
+    text = worked_candidate(NAME)
+    hangs = f'"""attack: hangs"""{text[text.index(chr(34) * 3, 3) + 3 :]}'
+    with Judge(device="cpu") as other:
+        other.references = References([*judge.references][:count])
+        other.interpreter.close()
+        other.interpreter = Child("compromised_worker", environment=INTERPRETED | {"PYTHONPATH": TESTS})
+        assert other.evaluate(Candidate(NAME, text), seed=3).verdict is Verdict.PASSED  # it is warm
+        threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            other.evaluate(Candidate(NAME, hangs), seed=4)
+        assert time.monotonic() - start < 8 and threading.active_count() <= 2
+        assert other.evaluate(Candidate(NAME, text), seed=3).verdict is Verdict.PASSED
+        other.references = References([])  # they are the other judge's to end
+
+
 def test_references_are_shared_among_those_who_ask_at_once() -> None:
     def sizes(count: int, parts: int) -> list[int]:
         made = References([Child("coda_synth.evaluator.oracle") for _ in range(count)])
@@ -107,8 +172,8 @@ def test_references_are_shared_among_those_who_ask_at_once() -> None:
     assert sizes(5, 3) == [1, 2, 2]
 
 
-def test_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
-    """Every check of one, and the first failure of what ran here goes before that of what ran beside it."""
+def test_135_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
+    """Every check of one, in its order, and the first failure of what ran here goes before that of what ran beside."""
     found = {}
     for count in (1, 3):
         with Judge(device="cpu") as other:
@@ -119,7 +184,7 @@ def test_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
             assert bool(other.second_interpreter.pid) == (count > 1)
             other.references = References([])  # they are the other judge's to end
         assert good.verdict is Verdict.PASSED and bad.verdict is Verdict.INCORRECT
-        found[count] = {(c.stage, c.form, str(c.sizes), c.seed, c.error_ratio) for c in good.checks}, bad.diagnostics
+        found[count] = [(c.stage, c.form, c.sizes, c.seed, c.error_ratio) for c in good.checks], bad.diagnostics
     assert found[1] == found[3] and len(found[1][0]) > 15
 
 
@@ -168,3 +233,22 @@ def test_work_that_looks_up_is_not_killed() -> None:
 
     Aside(work, list).end(patience_s=5)
     assert seen.is_set()
+
+
+def test_133_what_was_killed_is_dead_before_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large process takes its time to die, and would be taken for a living one until then."""
+    monkeypatch.setenv("PYTHONPATH", TESTS)
+    asked, idle = Child("channel_child"), Child("channel_child")
+
+    def work(ended: Ended) -> None:
+        asked.request("hang", 60)
+
+    try:
+        idle.request("hold", 60, {"bytes": 1 << 30})
+        aside = Aside(work, lambda: [asked, idle])
+        time.sleep(0.3)
+        aside.end()
+        assert idle.request("echo", 20, {"text": "again"}).data["said"] == "again"
+    finally:
+        asked.close()
+        idle.close()

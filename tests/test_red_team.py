@@ -148,7 +148,10 @@ def judge() -> Iterator[Judge]:
     }
     with Judge(device="cpu", limits=Limits(check_s=2.5)) as made:
         made.interpreter.close()
-        made.interpreter = Child("compromised_worker", environment=environment, memory=900 << 20)
+        made.second_interpreter.close()
+        made.interpreter, made.second_interpreter = (
+            Child("compromised_worker", environment=environment, memory=900 << 20) for _ in range(2)
+        )
         yield made
 
 
@@ -276,7 +279,7 @@ def test_43_a_flood_of_output_changes_nothing(judge: Judge) -> None:
 def test_58_a_grandchild_that_left_the_group_dies_too(judge: Judge) -> None:
     before = _processes("compromised_worker")
     assert attacked(judge, "a grandchild in a session of its own").verdict is Verdict.TIMEOUT
-    before |= {judge.interpreter.pid}  # a fresh one, in which the call at fault was looked for
+    before |= {judge.interpreter.pid, judge.second_interpreter.pid}  # fresh: the call at fault was looked for
     deadline = time.monotonic() + 5
     while _processes("compromised_worker") - before and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -296,6 +299,7 @@ def _processes(word: str) -> set[int]:
 
 def test_every_attack_on_the_lowering_is_tried() -> None:
     elsewhere = {"floods stdout", "a grandchild in a session of its own", *LOCATED}
+    elsewhere |= {"spoils its process for good, as an illegal address does"}  # tests/test_on_device.py
     assert {attack for _, attack in CAUGHT} | elsewhere == set(ATTACKS)
 
 
