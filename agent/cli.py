@@ -111,6 +111,14 @@ def _judge_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="make the inputs, and so the checks, repeatable")
 
 
+def _counters_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--counters",
+        action=argparse.BooleanOptionalAction,
+        help="hardware counters in the profile, by Nsight Compute, where a GPU measures; many seconds more",
+    )
+
+
 def _runs_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", metavar="PATH", help="the folder of the record (runs)")
 
@@ -164,6 +172,7 @@ def _synth(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-a
     _author_options(parser)
     _budget_options(parser)
     _judge_options(parser)
+    _counters_option(parser)
     _runs_option(parser)
 
 
@@ -175,6 +184,7 @@ def _resume(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-
     _author_options(parser)
     _budget_options(parser)
     _judge_options(parser)
+    _counters_option(parser)
     _runs_option(parser)
 
 
@@ -196,6 +206,7 @@ def _bench(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-a
     _jobs_option(parser)
     _budget_options(parser)
     _judge_options(parser)
+    _counters_option(parser)
     _runs_option(parser)
 
 
@@ -206,6 +217,7 @@ def _evaluate(commands: argparse._SubParsersAction) -> None:  # type: ignore[typ
     parser.add_argument("--no-measure", action="store_true", help="stop after the checks")
     parser.add_argument("--receipt", metavar="FILE", help="write all that it takes to repeat this judgement")
     _judge_options(parser)
+    _counters_option(parser)
 
 
 def _tune(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]

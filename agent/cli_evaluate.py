@@ -46,7 +46,8 @@ def judged(args: argparse.Namespace, file: str) -> tuple[Candidate, Evaluation]:
     from coda_synth.evaluator.judge import Judge
 
     measure = not getattr(args, "no_measure", False)
-    with progress(args) as screen, Judge(device=settings.device, target=settings.target, seed=settings.seed) as judge:
+    made = Judge(settings.device, settings.target, settings.seed, counters=settings.counters)
+    with progress(args) as screen, made as judge:
         evaluation = judge.evaluate(candidate, measure=measure, on_stage=lambda stage: screen.say(f"{task}: {stage}"))
     return candidate, evaluation
 

@@ -132,7 +132,7 @@ class JudgeOnDemand:
             device_s=of.device_seconds,
             measure_s=of.measure_seconds,
         )
-        return self._stack.enter_context(Judge(of.device, of.target, of.seed, limits=limits))
+        return self._stack.enter_context(Judge(of.device, of.target, of.seed, counters=of.counters, limits=limits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Config:
     check_seconds: float = 60.0
     device_seconds: float = 180.0
     measure_seconds: float = 420.0
+    counters: bool = False
 
     def __post_init__(self) -> None:
         _one_of("provider", self.provider, PROVIDERS)
@@ -74,7 +75,10 @@ class Config:
 
 
 NAMES = tuple(field.name for field in fields(Config))
-OF_THE_JUDGE = ("device", "target", "seed", "build_seconds", "check_seconds", "device_seconds", "measure_seconds")
+OF_THE_JUDGE = (
+    *("device", "target", "seed", "counters"),
+    *("build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
+)
 OF_THE_COMMAND = ("runs", "jobs")  # they belong to the machine or the command line, and not to the run
 _INTEGERS = ("max_output_tokens", "tune", "attempts", "tokens", "patience", "jobs", "seed")
 _REALS = (
@@ -82,7 +86,7 @@ _REALS = (
     *("call_seconds", "build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
 )
 _OTHERS = ("API_KEY", "MODELS")  # variables that are no settings: a server's key, a table of prices
-_SWITCHES = ("allow_unpriced", "wait")
+_SWITCHES = ("allow_unpriced", "wait", "counters")
 _POSITIVE = (*_REALS, "tokens", "patience", "max_output_tokens", "jobs")
 _KINDS: dict[str, type] = {**dict.fromkeys(_INTEGERS, int), **dict.fromkeys(_REALS, float)}
 _SAID = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

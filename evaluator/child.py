@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -82,7 +82,7 @@ class ChildRaised(Exception):
 
 class Child:
     """One warm process that runs `module`, whose main calls channel.serve. memory: bytes that it and everything that
-    it started may hold together."""
+    it started may hold together. prefix: a command that runs the command that follows it, as a profiler does."""
 
     def __init__(
         self,
@@ -91,8 +91,9 @@ class Child:
         environment: Mapping[str, str] | None = None,
         memory: int = 12 << 30,
         start_s: float = 120.0,
+        prefix: Sequence[str] = (),
     ) -> None:
-        self.module = module
+        self.module, self.prefix = module, tuple(prefix)
         self.environment = dict(environment or {})
         self.memory = memory
         self.start_s = start_s
@@ -169,11 +170,13 @@ class Child:
         self.close()
         request_read, self._out = os.pipe()
         self._in, answer_write = os.pipe()
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        os.write(self._out, self._nonce)  # before there is a process, which may be gone at once
         self._log = tempfile.TemporaryFile()
         fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # so that a file that was emptied grows from its start
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, str(request_read), str(answer_write)],
+                [*self.prefix, sys.executable, "-m", self.module, str(request_read), str(answer_write)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -189,8 +192,6 @@ class Child:
             os.close(answer_write)
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
-        os.write(self._out, self._nonce)
 
     def ready(self) -> Mapping[str, Any]:
         """What it says of itself, once it can answer. Raises JudgeError if it does not start."""
@@ -203,6 +204,22 @@ class Child:
             raise JudgeError(f"{self.module} does not start: {failure}\n{failure.tail}".rstrip()) from failure
         self.hello, self._ready = answer.data.get("hello", {}), True
         return self.hello
+
+    def dismiss(self, seconds: float) -> str:
+        """Closes the channel, at which it leaves by itself, and waits for that and for what runs it; gives the end of
+        what was printed. Raises ChildTimeout or ChildCrashed where it breaks a limit meanwhile."""
+        process = self._process
+        if process is None:
+            return ""
+        os.close(self._out)
+        self._out = -1
+        deadline = time.monotonic() + seconds
+        while process.poll() is None:
+            time.sleep(_SLICE_S)
+            self._enforce(deadline, seconds)
+        tail = self._tail()
+        self.close()
+        return tail
 
     def close(self) -> None:
         """Ends the process and its group, and gives back the descriptors; harmless when there is none."""

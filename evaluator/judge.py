@@ -50,6 +50,7 @@ class Limits:
     device_s: float = 180.0
     measure_s: float = 420.0
     race_s: float = 0.6  # of timing at one shape
+    counters_s: float = 180.0  # of a profiler, where counters are asked for
     memory: int = 12 << 30
     device_memory: int = 64 << 30
 
@@ -59,15 +60,21 @@ class Judge:
 
     device: "cpu" checks and models only; "cuda" needs a GPU (JudgeError without one); "auto" takes a GPU if there is
     one. target: what the ahead-of-time build is for. seed: of every evaluation; a fresh secret one each time where
-    None.
+    None. counters: whether the profile of the headline shape has hardware counters, which take many seconds more.
     """
 
     def __init__(
-        self, device: str = "auto", target: str = "sm_90", seed: int | None = None, *, limits: Limits = Limits()
+        self,
+        device: str = "auto",
+        target: str = "sm_90",
+        seed: int | None = None,
+        *,
+        counters: bool = False,
+        limits: Limits = Limits(),
     ) -> None:
         if device not in ("auto", "cpu", "cuda"):
             raise JudgeError(f"the judge knows no device {device!r}; choose auto, cpu or cuda")
-        self.device, self.target, self.seed, self.limits = device, target, seed, limits
+        self.device, self.target, self.seed, self.counters, self.limits = device, target, seed, counters, limits
         self.model_device = _known_device(target)
         gpu = {} if device != "cpu" else {"CUDA_VISIBLE_DEVICES": ""}
         package = "coda_synth.evaluator"

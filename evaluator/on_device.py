@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,12 @@ from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.checking import Checker, told
 from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.counters import counted, counter_lines
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
 from coda_synth.evaluator.measured import Measured, Parts
+from coda_synth.evaluator.ncu import NoCounters, profiled
 from coda_synth.evaluator.profile import measured_lines
 from coda_synth.evaluator.references import References, large
 from coda_synth.evaluator.serial import from_data, to_data
@@ -183,6 +186,9 @@ def _time(judge: Judge, checker: Checker, label: str, case: Case, bits: Mapping[
     trial.environment["timer"] = found.timer
     trial.environment[f"clocks {label}"] = found.clocks
     _record(judge, trial, label, case, found, taken_apart)
+    if judge.counters and label == trial.facts.headline[0]:
+        trial.environment["counters"] = "on"
+        trial.profile += [f"{label}: {line}" for line in _counters(judge, checker, case)]
 
 
 def _parts(judge: Judge, checker: Checker, label: str, case: Case) -> Parts | None:
@@ -199,6 +205,25 @@ def _parts(judge: Judge, checker: Checker, label: str, case: Case) -> Parts | No
         judge.gpu.close()
         checker.trial.profile.append(f"{label}: mainloops could not be timed alone: {error}")
         return None
+
+
+def _counters(judge: Judge, checker: Checker, case: Case) -> list[str]:
+    """Lines for the profile, from a candidate child of its own; whatever goes wrong in it is one of them."""
+    start = time.monotonic()
+    try:
+        answer = judge.gpu.request("launches", judge.limits.read_s, checker.run(case))
+        launches: list[tuple[str, str]] = told(list[tuple[str, str]], answer, "launches")
+        if not launches or not all(name.isidentifier() for launch in launches for name in launch):
+            raise ChildCrashed("its process gave an answer that is none: a launch has no name")
+        with gpu_lock(checker.trial.environment["gpu"]):
+            limits = judge.limits.device_memory, judge.limits.counters_s
+            text = profiled([kernel for _, kernel in launches], checker.run(case), judge.gpu.environment, *limits)
+        lines = counter_lines(counted(text), launches)
+        return lines or ["hardware counters: ncu gave no metric that is known here; another release of it may (NCU)"]
+    except (NoCounters, ChildFailure, ChildRaised) as error:
+        return [f"no hardware counters: {error}"]
+    finally:
+        judge.gpu.stages["counters"] = time.monotonic() - start
 
 
 def unlike(found: Measured, bits: Mapping[str, int]) -> str:

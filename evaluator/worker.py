@@ -28,7 +28,7 @@ from coda_synth.evaluator import baselines
 from coda_synth.evaluator.buffers import fingerprint
 from coda_synth.evaluator.channel import Answerable, Message, serve
 from coda_synth.evaluator.contest import Contest
-from coda_synth.evaluator.execution import Bound, bind, run_checked
+from coda_synth.evaluator.execution import Bound, bind, rerun, run_checked
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.inputs import Inputs, exact, make_inputs
@@ -150,6 +150,22 @@ def _step(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     return Message({})
 
 
+def _launches(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """The call and the kernel of each launch of a case, in order, without anything in place."""
+    case = from_data(Case, data["case"])
+    generated = _lowered(data["source"], json.dumps(data["facts"], sort_keys=True), case)
+    return Message({"launches": [(launch.call, launch.kernel) for launch in generated.launches]})
+
+
+def _launch(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
+    """One run of a case, for whoever watches this process from outside."""
+    bound, _ = _in_place(data)
+    if not INTERPRETED:
+        torch.cuda.empty_cache()  # a profiler that runs a kernel again keeps a copy of all memory that it may write to
+    rerun(bound)
+    return Message({})
+
+
 def _outputs(outputs: Mapping[str, torch.Tensor], case: Case, facts: TaskFacts) -> Message:
     if case.rows is not None:
         with_row = {o.name for o in facts.signature.outputs if o.dims and str(o.dims[0]) == facts.row}
@@ -267,7 +283,7 @@ def hello() -> Mapping[str, Any]:
 
 
 HANDLERS = {"meaning": _meaning, "execute": _execute, "peers": _peers, "measure": _measure, "parts": _parts}
-HANDLERS |= {"steps": _steps, "step": _step}
+HANDLERS |= {"steps": _steps, "step": _step, "launches": _launches, "launch": _launch}
 HANDLERS |= {"enter": _enter, "race": _race, "leave": _leave}
 
 if __name__ == "__main__":
