@@ -220,8 +220,8 @@ def _counters(judge: Judge, checker: Checker, case: Case) -> list[str]:
             text = profiled([kernel for _, kernel in launches], checker.run(case), judge.gpu.environment, *limits)
         lines = counter_lines(counted(text), launches)
         return lines or ["hardware counters: ncu gave no metric that is known here; another release of it may (NCU)"]
-    except (NoCounters, ChildFailure, ChildRaised) as error:
-        return [f"no hardware counters: {error}"]
+    except (NoCounters, ChildFailure, ChildRaised, JudgeError) as error:
+        return [f"no hardware counters: {(str(error).splitlines() or [''])[0][:300]}"]
     finally:
         judge.gpu.stages["counters"] = time.monotonic() - start
 
