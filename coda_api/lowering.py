@@ -210,8 +210,8 @@ class _Lowering:
         *tried, last = hinted(defaults, kernel.hints, self.shared_bytes) if kernel.hints else defaults
         found = next((s for s in tried if self._possible(call, kernel, live, s)), last)
         if self.form == "hopper" and not kernel.hints:
-            chosen = {**self.used_schedules, call.name: found}
-            cut = cut_by_model(self.program, self.signature, self.sizes, chosen, call, self.processors)
+            used = {**self.used_schedules, call.name: found}
+            cut = cut_by_model(self.program, self.signature, self.sizes, used, call, self.processors)
             found = cut if cut and self._possible(call, kernel, live, cut) else found
         return found
 

@@ -17,7 +17,8 @@ class Aside:
 
     def __init__(self, work: Callable[[Ended], None], children: Callable[[], Iterable[Child]]) -> None:
         self._work, self._children = work, children
-        self._ended, self._error = Ended(), None
+        self._ended = Ended()
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -25,7 +26,7 @@ class Aside:
         try:
             self._work(self._ended)
         except BaseException as error:  # for whoever waits
-            self._error: BaseException | None = error
+            self._error = error
 
     def wait(self, given_up: Ended | None = None) -> None:
         """Until it is done, or nobody wants that any more; raises what it raised."""
