@@ -261,6 +261,7 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, poi
     exact = evaluate(program, signature_of(program), inputs, block=(16, 32))
     actual = run(program, size, inputs, schedule, form)
     scale = max(1.0, float(exact["y"].abs().max())) ** 2 * max(size.values())
+    scale *= 4 if "gelu(" in text else 1  # it is off by 3e-6 at most (its spelling says so), which sums add up
     for name, expected in exact.items():
         assert actual[name].shape == expected.shape, name
         error = (actual[name].double() - expected).abs().max().item()
