@@ -213,6 +213,13 @@ class Faulty:
     def __getitem__(self, grid): return rms_launched
 rms = Faulty()
 """,
+    "claims launches without end": """
+from coda_synth.evaluator import channel, worker
+endless = {"calls": ["a"] * 1_000_000}
+worker.Message = lambda data, *blobs: channel.Message(endless if "calls" in data else data, *blobs)
+worker.HANDLERS["step"] = lambda data, blobs: channel.Message({})
+def launch(**t): raise ValueError("on purpose")
+""",
     "the second kernel writes before its buffer": """
 import torch
 honest = rms

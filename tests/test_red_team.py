@@ -198,6 +198,7 @@ CAUGHT: dict[tuple[int, str], tuple[Verdict, str]] = {
     (43, "an exception that is none"): (CRASHED, "an answer that is none"),
     (43, "claims an endless answer"): (CRASHED, "nonce"),
     (58, "hangs"): (Verdict.TIMEOUT, "within the limit"),
+    (58, "claims launches without end"): (Verdict.RUNTIME_ERROR, "on purpose"),
     (59, "segfault"): (CRASHED, "SIGSEGV"),
     (59, "raises"): (Verdict.RUNTIME_ERROR, "on purpose"),
     (59, "eats memory"): (CRASHED, "memory limit"),
