@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
 
 STEP_S = 20.0  # for one launch, which takes far less unless it hangs
+_FAILED = (ChildFailure, ChildRaised, JudgeError)  # the last where no fresh process starts: the verdict stands without
 
 
 def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str | None:
@@ -19,7 +20,7 @@ def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str 
     worker.close()
     try:
         calls = [str(call) for call in worker.request("steps", seconds, asked).data["calls"]]
-    except (ChildFailure, ChildRaised, LookupError, TypeError):  # the last two: an answer that is none
+    except (*_FAILED, LookupError, TypeError):  # the last two: an answer that is none
         worker.close()
         return None
     if len(calls) == 1:  # nothing else can have failed
@@ -30,7 +31,7 @@ def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str 
             return None
         try:
             worker.request("step", seconds, {**asked, "number": number})
-        except (ChildFailure, ChildRaised):
+        except _FAILED:
             worker.close()
             return call
     return None

@@ -20,6 +20,7 @@ from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.locating import guilty_call
 from coda_synth.evaluator.on_device import OnDevice
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -209,6 +210,12 @@ def test_what_is_planned_is_for_the_first_shape_of_the_task(judge: Judge) -> Non
         for sizes in facts.time_shapes.values()
     )
     assert dict(trial.schedules) == dict(few) != dict(many)
+
+
+def test_140_a_call_is_not_looked_for_where_no_process_starts() -> None:
+    """The candidate's crash is its verdict all the same, and not the judge's failure."""
+    worker = Child("channel_child", environment={"CHANNEL_CHILD_STILLBORN": "1", "PYTHONPATH": TESTS})
+    assert guilty_call(worker, {}, 20) is None
 
 
 # ---- aside -----------------------------------------------------------------------------------------------------------
