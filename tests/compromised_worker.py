@@ -154,6 +154,13 @@ def launch(**t):
     torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).fill_(0)
 """,
     "hangs": "def launch(**t):\n    while True: pass",
+    "is wrong, then hangs": """
+from coda_synth.evaluator import worker
+def launch(**t):
+    t["a_out"].zero_()
+    while hasattr(worker, "been_here"): pass
+    worker.been_here = True
+""",
     "segfault": "import ctypes\ndef launch(**t): ctypes.string_at(0)",
     "exits with code 0": "import os\ndef launch(**t): os._exit(0)",
     "sys.exit": "import sys\ndef launch(**t): sys.exit(0)",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.evaluator import stream
+from coda_synth.evaluator import checking
 from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.child import Child, ChildCrashed, ChildRaised
 from coda_synth.evaluator.compilers import Compilers
@@ -86,7 +86,7 @@ def test_what_it_finds_wrong_is_told_where_it_is_waited_for(judge: Judge) -> Non
 def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(checking, "PATIENCE_S", 0.2)
     judge.gpu.ready()
     trial, beside = visit(judge)
     assert judge.gpu.pid
@@ -139,7 +139,7 @@ def test_134_a_candidate_that_failed_waits_for_no_compilation(judge: Judge, monk
         with pytest.raises(ValueError, match="elsewhere"), beside:
             beside.begin()
             raise ValueError("elsewhere")
-        assert time.monotonic() - start < stream._PATIENCE_S and judge.gpu.pid == warm
+        assert time.monotonic() - start < checking.PATIENCE_S and judge.gpu.pid == warm
     finally:
         compiling.close()
 

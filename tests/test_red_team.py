@@ -26,7 +26,7 @@ from coda_synth.agent.prompting import as_text, prompt
 from coda_synth.agent.strategy import choose
 from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.reader import read
-from coda_synth.evaluator import baselines, references
+from coda_synth.evaluator import baselines, checking, references
 from coda_synth.evaluator.checking import Checker
 from coda_synth.evaluator.child import Child
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
@@ -287,6 +287,15 @@ def test_58_a_grandchild_that_left_the_group_dies_too(judge: Judge) -> None:
     assert not _processes("compromised_worker") - before
 
 
+def test_141_a_wrong_candidate_that_hangs_next_is_not_waited_for(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(judge, "limits", Limits(check_s=30))
+    assert attacked(judge, "none").verdict is Verdict.PASSED
+    start = time.monotonic()
+    assert attacked(judge, "is wrong, then hangs").verdict is INCORRECT
+    assert time.monotonic() - start < 20
+
+
 def _processes(word: str) -> set[int]:
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -300,6 +309,7 @@ def _processes(word: str) -> set[int]:
 
 def test_every_attack_on_the_lowering_is_tried() -> None:
     elsewhere = {"floods stdout", "a grandchild in a session of its own", *LOCATED}
+    elsewhere |= {"is wrong, then hangs"}
     elsewhere |= {"spoils its process for good, as an illegal address does"}  # tests/test_on_device.py
     assert {attack for _, attack in CAUGHT} | elsewhere == set(ATTACKS)
 
