@@ -773,7 +773,7 @@ def test_125_every_reference_gives_its_memory_back_before_a_measurement(monkeypa
         monkeypatch.setattr(Child, "request", seen)
         wide.release("linear_residual", "bfloat16", Case("device", facts.check_shapes[0], 1, "normal", "auto"))
         assert {pid for pid, op in asked if op == "release"} == {child.pid for child in wide.references}
-        assert len(asked) == 3
+        assert len(asked) == len(list(wide.references)) > 1
 
 
 # ---- the honest suite ------------------------------------------------------------------------------------------------
