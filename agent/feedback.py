@@ -56,8 +56,9 @@ def _details(evaluation: Evaluation, lines: list[str]) -> Iterator[str]:
             f"{r.shared_bytes:,} B shared memory{_beside(r, evaluation.schedules.get(r.call))}."
         )
     products = {r.call for r in evaluation.resources if r.tensor_core_instructions}
+    passes = {r.call for r in evaluation.resources} - products  # unknown of what did not build
     for call, schedule in evaluation.schedules.items():
-        yield f"Schedule of {call}: {as_hints(schedule) if call in products else pass_hints(schedule)}"
+        yield f"Schedule of {call}: {pass_hints(schedule) if call in passes else as_hints(schedule)}"
     yield from _figures(evaluation)
     yield from evaluation.profile if evaluation.figures else ()
 

@@ -19,6 +19,7 @@ from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth.evaluator.trial import StageFailed, Trial, located
 
 ORACLE_S = 300.0
+PATIENCE_S = 5.0  # with a worker that is at a candidate which has failed, before it is killed
 
 _WRONG = {
     "meaning": "with exact arithmetic the program does not compute the task; the algebra is wrong, not the rounding",
@@ -94,7 +95,7 @@ class Checker:
             worker.close()  # the case that it is at may hang
             raise
         finally:
-            worker.forget(self.limit_s)
+            worker.forget(PATIENCE_S)
 
     def check(self, worker: Child, case: Case) -> Message:
         """One case: adds its Check to the trial, raises StageFailed unless it passed, returns the worker's answer."""

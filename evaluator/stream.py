@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from coda_synth.evaluator import checking
 from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.checking import Checker
 from coda_synth.evaluator.child import Child
@@ -11,8 +12,6 @@ from coda_synth.evaluator.evaluation import Check
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.trial import Trial
-
-_PATIENCE_S = 5.0  # with a worker that is at a candidate which failed elsewhere, before it is killed
 
 
 class Stream:
@@ -43,7 +42,7 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         if self._aside:
-            self._aside.end(0.0 if error[0] is KeyboardInterrupt else _PATIENCE_S)
+            self._aside.end(0.0 if error[0] is KeyboardInterrupt else checking.PATIENCE_S)
 
     def expect(self, cases: Sequence[Case]) -> None:
         """Lets the references draw the oracles of cases that will be run, if they have nothing else to do."""

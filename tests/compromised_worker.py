@@ -154,6 +154,13 @@ def launch(**t):
     torch.as_strided(out, (1,), (1,), out.storage_offset() - 1).fill_(0)
 """,
     "hangs": "def launch(**t):\n    while True: pass",
+    "is wrong, then hangs": """
+from coda_synth.evaluator import worker
+def launch(**t):
+    t["a_out"].zero_()
+    while hasattr(worker, "been_here"): pass
+    worker.been_here = True
+""",
     "segfault": "import ctypes\ndef launch(**t): ctypes.string_at(0)",
     "exits with code 0": "import os\ndef launch(**t): os._exit(0)",
     "sys.exit": "import sys\ndef launch(**t): sys.exit(0)",
@@ -212,6 +219,13 @@ def rms_launched(*given, **options): spoilt()
 class Faulty:
     def __getitem__(self, grid): return rms_launched
 rms = Faulty()
+""",
+    "claims launches without end": """
+from coda_synth.evaluator import channel, worker
+endless = {"calls": ["a"] * 1_000_000}
+worker.Message = lambda data, *blobs: channel.Message(endless if "calls" in data else data, *blobs)
+worker.HANDLERS["step"] = lambda data, blobs: channel.Message({})
+def launch(**t): raise ValueError("on purpose")
 """,
     "the second kernel writes before its buffer": """
 import torch

@@ -215,6 +215,7 @@ def test_a_slow_candidate_is_a_timeout_and_the_next_does_not_notice(judge):
 
 
 def test_a_greedy_candidate_is_a_crash_and_the_next_does_not_notice(judge):
+    """Nor is it the judge's fault that the process in which the call at fault would be looked for does not start."""
     judge.interpreter.ready()
     kept, judge.interpreter.memory = judge.interpreter.memory, 1 << 20
     evaluation = judged(judge, "linear_residual")

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.evaluator import stream
+from coda_synth.evaluator import checking
 from coda_synth.evaluator.aside import Aside, Ended
 from coda_synth.evaluator.child import Child, ChildCrashed, ChildRaised
 from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.locating import guilty_call
 from coda_synth.evaluator.on_device import OnDevice
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.trial import StageFailed, Trial
@@ -85,7 +86,7 @@ def test_what_it_finds_wrong_is_told_where_it_is_waited_for(judge: Judge) -> Non
 def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(checking, "PATIENCE_S", 0.2)
     judge.gpu.ready()
     trial, beside = visit(judge)
     assert judge.gpu.pid
@@ -138,7 +139,7 @@ def test_134_a_candidate_that_failed_waits_for_no_compilation(judge: Judge, monk
         with pytest.raises(ValueError, match="elsewhere"), beside:
             beside.begin()
             raise ValueError("elsewhere")
-        assert time.monotonic() - start < stream._PATIENCE_S and judge.gpu.pid == warm
+        assert time.monotonic() - start < checking.PATIENCE_S and judge.gpu.pid == warm
     finally:
         compiling.close()
 
@@ -209,6 +210,12 @@ def test_what_is_planned_is_for_the_first_shape_of_the_task(judge: Judge) -> Non
         for sizes in facts.time_shapes.values()
     )
     assert dict(trial.schedules) == dict(few) != dict(many)
+
+
+def test_140_a_call_is_not_looked_for_where_no_process_starts() -> None:
+    """The candidate's crash is its verdict all the same, and not the judge's failure."""
+    worker = Child("channel_child", environment={"CHANNEL_CHILD_STILLBORN": "1", "PYTHONPATH": TESTS})
+    assert guilty_call(worker, {}, 20) is None
 
 
 # ---- aside -----------------------------------------------------------------------------------------------------------

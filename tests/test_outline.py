@@ -78,6 +78,18 @@ def test_the_report_says_what_was_chosen_what_is_left_to_win_and_the_margin() ->
     assert "its least bytes alone 1 ms" in feedback(dataclasses.replace(attempt(1, GOOD, 1.2), evaluation=moved))
 
 
+def test_the_report_of_a_gemm_that_did_not_build_says_its_stages() -> None:
+    """They are what its shared memory depends on, and no build says which call has a GEMM."""
+    passed = attempt(1, GOOD, 1.2)
+    assert passed.evaluation
+    said = (Diagnostic("OverShared", "the call a takes too much"),)
+    failed = dataclasses.replace(
+        passed.evaluation, verdict=Verdict.BUILD_ERROR, stage="build", diagnostics=said, resources=(), modelled=()
+    )
+    told = feedback(dataclasses.replace(passed, evaluation=failed))
+    assert "Schedule of a: block_m=128, block_n=128, block_k=64, stages=3" in told
+
+
 def test_done_is_expected_where_nothing_is_left_to_win() -> None:
     for ms, expected in ((0.9, True), (0.903, True), (1.2, False)):
         history = (attempt(1, GOOD, ms),)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 import torch
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.reference import evaluate
+from coda_synth.evaluator import suspects
 from coda_synth.evaluator.checking import meaning_cases
 from coda_synth.evaluator.evaluation import Candidate
 from coda_synth.evaluator.inputs import exact, make_inputs
@@ -59,6 +64,21 @@ def test_a_fault_is_named_with_its_line(mistake: Mistake) -> None:
 def test_what_no_single_fault_explains_is_left_unsaid() -> None:
     text = worked_candidate("linear_residual").replace("+ x", "+ 0.37 * x")
     assert _suspect("linear_residual", text) == ""
+
+
+def test_a_machine_with_much_else_to_do_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of the reference waits for its turn on the processor."""
+    spec = task("linear_residual")
+    facts = facts_of(spec, "bfloat16")
+    inputs = exact(make_inputs(spec, facts.signature, meaning_cases(facts, 11)[0]))
+    wrong = {"out": spec.reference(**{**inputs, "x": -inputs["x"]})["out"]}
+
+    def waits(**given: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        time.sleep(0.1)
+        return spec.reference(**given)
+
+    monkeypatch.setattr(suspects, "_SECONDS", 0.05)
+    assert "the first addend has the other sign" in suspect(replace(spec, reference=waits), inputs, wrong)
 
 
 def _suspect(name: str, text: str) -> str:
