@@ -140,6 +140,7 @@ def test_four_slow_authors_take_less_than_their_sum_and_each_has_its_lines(capsy
     assert "Record: 4 runs in runs" in out and "not counted" not in out
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_row_for_each_cell(tmp_path: Path) -> None:
     with FakeService(replied(BAD), delay=1.0) as service:
         command = (*asked(service, "ok"), "--attempts", "1")

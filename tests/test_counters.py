@@ -250,7 +250,12 @@ FATES = {
 }
 
 
-@pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate or "other kernels")
+SLOW = [pytest.param(fate, marks=pytest.mark.slow) for fate in ("slow", "stuck")]
+
+
+@pytest.mark.parametrize(
+    "fate", [fate for fate in FATES if fate not in ("slow", "stuck")] + SLOW, ids=lambda fate: fate or "other kernels"
+)
 def test_what_goes_wrong_is_one_line(judge: Judge, stub: Path, fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCU_FATE", fate)
     monkeypatch.setenv("NCU_LAUNCHES", "elementwise_kernel")

@@ -11,8 +11,9 @@ from coda_synth.evaluator.hopper_memory import Barrier, Deadlock, Known, Race, S
 from tests.test_lowering_properties import interpreted
 
 
-def test_generated_kernels() -> None:
-    interpreted("simulated_hopper.py", "not slow")
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_generated_kernels(which: str) -> None:
+    interpreted("simulated_hopper.py", which)
 
 
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])

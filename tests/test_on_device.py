@@ -103,6 +103,7 @@ def test_a_candidate_that_failed_elsewhere_and_hangs_there_is_not_waited_for(
     assert len(again.checks) == 3
 
 
+@pytest.mark.slow
 def test_131_a_context_that_a_candidate_spoilt_unseen_is_not_the_next_ones(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

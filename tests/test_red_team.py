@@ -697,6 +697,7 @@ def test_122_what_mixes_rows_is_compared_at_full_height(judge: Judge) -> None:
     assert _cut_cases(replace(trial, facts=judge._describe("linear_swiglu", "bfloat16")), few) == []
 
 
+@pytest.mark.slow
 def test_123_a_reference_that_dies_when_it_is_asked_ahead_is_no_fault_of_the_candidate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -525,6 +525,7 @@ def kept(tmp_path: Path, name: str, best: Schedule = IN_GROUPS) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_hit_answers_with_the_hints_in_this_very_text(tmp_path: Path) -> None:
     kept(tmp_path, "linear_residual")
     done = tune(tmp_path, "--seconds", "60")
@@ -532,6 +533,7 @@ def test_a_hit_answers_with_the_hints_in_this_very_text(tmp_path: Path) -> None:
     assert "modelled, not measured" in done.stderr and "groups of 16" in done.stderr and "--fresh" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_hit_as_data_and_in_a_file(tmp_path: Path) -> None:
     kept(tmp_path, "linear_residual")
     said = json.loads(tune(tmp_path, "--seconds", "60", "--json", "--out", "tuned.coda").stdout)
@@ -543,6 +545,7 @@ def test_a_hit_as_data_and_in_a_file(tmp_path: Path) -> None:
 TOO_MUCH = Schedule(block_m=256, block_n=256, block_k=128, stages=8, mainloop="portable")  # shared memory
 
 
+@pytest.mark.slow
 def test_what_the_cache_says_is_judged_and_what_does_not_pass_is_tuned_anew(tmp_path: Path) -> None:
     path = kept(tmp_path, "linear_residual", TOO_MUCH)
     before = path.read_text()
