@@ -29,8 +29,7 @@ if "cpu" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
-from coda_synth.evaluator.execution import Bound, bind, rerun
-from coda_synth.evaluator.execution import differing as how_they_differ
+from coda_synth.evaluator.execution import Bound, bind, how_runs_differ, rerun
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.inputs import make_inputs
 from coda_synth.evaluator.signature import signature
@@ -124,7 +123,7 @@ def repeated(name: str, options: argparse.Namespace) -> str:
         bound = finalist(name, options.device, options.shape, options.tokens)
         number, unlike = differing(bound, options.repeats)
         if unlike:
-            return f"other bits in {', '.join(unlike)} in run {number}; {how_they_differ(bound, unlike)}"
+            return f"other bits in {', '.join(unlike)} in run {number}; {how_runs_differ(bound, unlike)}"
         unlike = differing_as_graph(bound) if options.device == "cuda" else []
         return f"other bits in {', '.join(unlike)} as a CUDA graph" if unlike else ""
     except Exception as error:  # one finalist must not end the others

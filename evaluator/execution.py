@@ -90,12 +90,12 @@ def run_checked(bound: Bound) -> list[Fault]:
     faults += [Fault("ChangesInput", f"it changes its input {name!r}", name) for name in changed]
     for _ in range(0 if faults else _more_runs(bound)):
         if unlike := [n for n, bits in rerun(bound).items() if bits != first[n]]:
-            said = f"two runs on the same input give different bits in {', '.join(unlike)}; {differing(bound, unlike)}"
-            return [Fault("NotDeterministic", said)]
+            said = f"two runs on the same input give different bits in {', '.join(unlike)}"
+            return [Fault("NotDeterministic", f"{said}; {how_runs_differ(bound, unlike)}")]
     return faults or unwritten(bound)
 
 
-def differing(bound: Bound, names: Sequence[str]) -> str:
+def how_runs_differ(bound: Bound, names: Sequence[str]) -> str:
     """How often some outputs of a run differ from those of a first one, where and by how much, in words."""
     rerun(bound)
     kept = {name: bound.outputs()[name].clone() for name in names}

@@ -149,9 +149,7 @@ def _whole(found: Measured, ours: float) -> Iterator[str]:
     every = [ms for each in found.launch_ms.values() for ms in each]
     if len(every) > 1:
         said = f"between its {len(every)} launches the program spends {found.between_ms:.4g} ms of {ours:.4g} ms"
-        yield said + (
-            f"; under the tracer, which slows them, they add up to {sum(every):.4g} ms" if sum(every) > ours else ""
-        )
+        yield said + (f"; by the tracer, they add up to {sum(every):.4g} ms" if sum(every) > ours else "")
     if "candidate" in found.graph:
         said = f"as a CUDA graph it takes {found.graph['candidate'].median_ms:.4g} ms"
         bare = found.graph.get("bare_gemm")
