@@ -19,6 +19,7 @@ from pathlib import Path
 from coda_synth.agent.planner_tune import read_hints
 from coda_synth.coda_api.canonical import canonical
 from coda_synth.coda_api.errors import ProgramError
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.program import Kernel, Preparation, Program, walk
 from coda_synth.coda_api.reader import read
 from coda_synth.evaluator.evaluation import Timing
@@ -123,7 +124,7 @@ def _lines_changed(before: str, after: str) -> str:
 
 def _code(text: str) -> list[str]:
     """The lines of a program's units, without hints and docstrings."""
-    tree = ast.parse(text)
+    tree = parse_statements(text)
     for unit in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         unit.decorator_list = [mark.func if isinstance(mark, ast.Call) else mark for mark in unit.decorator_list]
     tree.body = [

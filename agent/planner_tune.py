@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from coda_synth.agent.planner_pieces import pieces
 from coda_synth.coda_api.devices import UnknownDevice, device
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.schedule import ACCUMULATORS, Schedule, ScheduleError
 from coda_synth.evaluator.evaluation import Evaluation, Verdict
 from coda_synth.runs.ranking import ranked
@@ -246,7 +247,7 @@ def _calls(source: str) -> dict[str, str]:
 
 def _functions(source: str) -> list[ast.FunctionDef]:
     try:
-        return [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+        return [n for n in parse_statements(source).body if isinstance(n, ast.FunctionDef)]
     except (SyntaxError, ValueError):
         return []
 

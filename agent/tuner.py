@@ -9,6 +9,7 @@ from coda_synth.agent.budget import TUNER
 from coda_synth.agent.planner_tune import Exhausted, next_schedule
 from coda_synth.coda_api.canonical import canonical
 from coda_synth.coda_api.errors import ProgramError
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.reader import read
 from coda_synth.evaluator.evaluation import Candidate
 from coda_synth.runs.ranking import best
@@ -57,7 +58,7 @@ def _is_gemm(node: ast.AST) -> bool:
 
 
 def _functions(source: str) -> list[ast.FunctionDef]:
-    return [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    return [n for n in parse_statements(source).body if isinstance(n, ast.FunctionDef)]
 
 
 def _named(mark: ast.expr) -> str:

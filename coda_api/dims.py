@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from coda_synth.coda_api.parsing import parse_expression
+
 
 class DimSyntaxError(ValueError):
     """The text is not a product of a number and symbols."""
@@ -35,7 +37,7 @@ class Dim:
     def parse(text: str) -> Dim:
         """Reads "2*N", "N/H", "128"; raises DimSyntaxError."""
         try:
-            tree = ast.parse(str(text).strip(), mode="eval").body
+            tree = parse_expression(str(text).strip())
         except SyntaxError:
             raise DimSyntaxError(f"{text!r} is not a dimension") from None
         return _build(tree, text)

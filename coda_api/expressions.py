@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from coda_synth.coda_api.module_text import MODULE_NAMES
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.program import Form, Kind, Value, walk
 from coda_synth.coda_api.spelling import ATOM, CALLS, COMPARE, FLOAT_WORDS, INFIX, LOGIC, PRODUCT, SUM, UNARY
 
@@ -61,7 +62,7 @@ class Names:
 def local_names(source: str, unit: str) -> dict[tuple[int, int], str]:
     """What the author called the expression at (line, column): names of single assignments inside one unit."""
     found = {}
-    for node in ast.parse(source).body:
+    for node in parse_statements(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == unit:
             for statement in node.body:
                 if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):

@@ -11,6 +11,7 @@ import builtins
 from collections.abc import Iterable, Mapping
 
 from coda_synth.coda_api.gluon_text import GLUON_FUNCTIONS, library
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.spelling import FUNCTIONS
 
 _HEAD = '''"""{title}
@@ -163,7 +164,7 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 def _module_names() -> frozenset[str]:
     """What a module with every part defines, imports or takes from Python, read off the texts themselves."""
     head = _HEAD.format(title="", note="", imports=_GLUON_IMPORTS + _OVERLAP_IMPORT + _DESCRIPTOR, processors=0)
-    tree = ast.parse("".join((head, _GLUON_NAMES, _PROGRAMS, _PIECES, _DESCRIBED, _GLUON, _REPEATS)))
+    tree = parse_statements("".join((head, _GLUON_NAMES, _PROGRAMS, _PIECES, _DESCRIBED, _GLUON, _REPEATS)))
     found = {"prepare", "launch", *FUNCTIONS, *(f"{name}_g" for name in (*FUNCTIONS, *GLUON_FUNCTIONS))}
     for node in ast.walk(tree):
         if isinstance(node, ast.alias):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import math
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_synth.coda_api import repairs, rules
 from coda_synth.coda_api.declarations import check_name, declared_type
 from coda_synth.coda_api.errors import Edit
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.coda_api.program import Param, Type, TypeKind
 from coda_synth.coda_api.report import Report
 from coda_synth.coda_api.rules import Broken, nearest, shown
@@ -87,9 +87,7 @@ def _tree(text: str, report: Report) -> ast.Module | None:
         )
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+        tree = parse_statements(text)
     except SyntaxError as error:
         message = (
             f"this is not Python syntax: {error.msg}; a candidate is one Python-syntax text without Markdown fences"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from importlib.resources import files
 
+from coda_synth.coda_api.parsing import parse_statements
+
 _DRAWS = "coda_synth.tasks.draws"
 
 
 def reference_text(task_source: str) -> str:
     """The task's module without its TaskSpec; the rules by which inputs are drawn come from a file beside it."""
     lines = task_source.splitlines()
-    kept = [node for node in ast.parse(task_source).body if not _is_task(node)]
+    kept = [node for node in parse_statements(task_source).body if not _is_task(node)]
     parts = [_import(node) or "\n".join(lines[_start(node) : node.end_lineno]) for node in kept]
     return (
         "\n".join(
@@ -46,7 +48,8 @@ def draws_text() -> str:
 def interpreter_text() -> str:
     """The repair of Triton's interpreter, cut out of the toolchain so that one text serves both."""
     source = files("coda_synth.coda_api").joinpath("toolchain.py").read_text(encoding="utf-8")
-    found = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == "repair_interpreter")
+    functions = (node for node in parse_statements(source).body if isinstance(node, ast.FunctionDef))
+    found = next(function for function in functions if function.name == "repair_interpreter")
     body = ast.get_source_segment(source, found)
     head = '"""Repairs Triton\'s CPU interpreter, so that a test without a GPU computes what a GPU would."""\n'
     return f"{head}\nfrom typing import Any\n\n\n{body}\n"

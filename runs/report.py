@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from coda_synth.coda_api.parsing import parse_statements
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
 from coda_synth.runs.ranking import NOTICEABLE, ranked
 from coda_synth.runs.record import Attempt, Run
@@ -130,7 +131,7 @@ def _said(attempt: Attempt) -> tuple[str, ...]:
 def schedule_hints(source: str) -> str:
     """What a candidate's kernels ask for: "block_n=128", or "up: block_n=128, out: stages=3" of several."""
     try:
-        units = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+        units = [n for n in parse_statements(source).body if isinstance(n, ast.FunctionDef)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     kernels = {u.name: u.decorator_list for u in units if "kernel" in map(_named, u.decorator_list)}

@@ -101,6 +101,18 @@ def test_only_the_command_line_prints() -> None:
     assert not printing
 
 
+def test_python_text_is_parsed_in_one_place() -> None:
+    """Elsewhere two threads would do it at once (coda_api/parsing.py says why not)."""
+    parsing = {
+        name_of(path)
+        for path in EVERY_MODULE
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if (node.value.id, node.attr) == ("ast", "parse")
+    }
+    assert parsing == {"coda_api/parsing.py"}
+
+
 def test_every_module_says_its_job() -> None:
     silent = [
         name_of(path) for path in EVERY_MODULE if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
