@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # read at import; matrices are small, and threads would wait for each other
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would children
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
