@@ -74,6 +74,10 @@ class SliceValues:
         """The addresses of a vector's elements at the columns of this slice."""
         return f"{pointer} + {self.columns(cols, segment)}"
 
+    def repeated(self, pointer: str, cols: Dim, segment: int, length: Dim) -> str:
+        """The same of a vector that is repeated along the columns."""
+        return f"{pointer} + {self.columns(cols, segment)} % {self.sizes.text(length)}"
+
     def column_text(self, cols: Dim, places: str) -> str:
         """The columns at places of a value over `cols`: those that only fill a group up lie past the last column."""
         columns, width = self.geometry.run(cols)
@@ -270,12 +274,10 @@ class SliceValues:
     def _word_cycle(self, value: Value) -> Texts:
         dim, param = self._dim(value), value.args[0]
         name = str(param.attrs["name"])
-        vector, length = self.use(self.param_names[name]), self.sizes.text(self.tensors.params[name].dims[0])
-        texts = []
-        for s in range(self.geometry.segments_of(dim)):
-            load = f"tl.load({vector} + {self.columns(dim, s)} % {length})[None, :].to(tl.float32)"
-            texts.append((self.inner.assign(f"{name}_cols", load), ATOM))
-        return tuple(texts)
+        vector, length = self.use(self.param_names[name]), self.tensors.params[name].dims[0]
+        places = (self.repeated(vector, dim, s, length) for s in range(self.geometry.segments_of(dim)))
+        loads = (f"tl.load({place})[None, :].to(tl.float32)" for place in places)
+        return tuple((self.inner.assign(f"{name}_cols", load), ATOM) for load in loads)
 
     def _word_part(self, value: Value) -> Texts:
         self.inner.texts(value.args[0])

@@ -85,7 +85,7 @@ def tanh(x):
 @triton.jit
 def rotation(position, f_hi, f_lo):
     """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
-    turns = tl.fma(position, f_lo, tl.fma(position, f_hi, -rint(position * f_hi)))
+    turns = tl.fma(position, f_lo, tl.fma(position, f_hi, -whole_turns(position, f_hi)))
     angle = turns * 6.283185307179586
     cos = tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)
     sin = tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], tl.float32, is_pure=True, pack=1)

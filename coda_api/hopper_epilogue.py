@@ -43,6 +43,16 @@ class HopperSlice(SliceValues):
         """What is the same for all threads is added first, so that one address serves each and the rest is offsets."""
         return f"{pointer} + {self.start(cols, segment)} + {self._places_of(cols)}"
 
+    def repeated(self, pointer: str, cols: Dim, segment: int, length: Dim) -> str:
+        """Where slices divide a length that is compiled in, each lies in one repetition: only its first column takes a
+        division, once for all threads."""
+        known = length.all_symbols <= self.sizes.constant
+        if not known or length.size(self.geometry.sizes) % self.geometry.width(cols):
+            return super().repeated(pointer, cols, segment, length)
+        start, width = self.start(cols, segment), self.geometry.width(cols)
+        first = f"{f'({start})' if ' ' in start else start} % {self.sizes.text(length)}"
+        return f"{pointer} + gl.multiple_of({first}, {width}) + {self._places_of(cols)}"
+
     def layout(self, cols: Dim) -> str:
         """The name of the layout of values over `cols`: half and double tiles have what pairing gives them."""
         ratio = self.geometry.ratio(cols)

@@ -158,7 +158,7 @@ WORDS: tuple[Word, ...] = (
     _elementwise("erf", "Error function.", cost=(18, 1)),
     _elementwise("softplus", "log(1 + exp(x)).", cost=(37, 1)),
     _elementwise("silu", "x * sigmoid(x).", cost=(5, 2)),
-    _elementwise("gelu", "x * Phi(x), the erf form.", cost=(13, 1)),
+    _elementwise("gelu", "x * Phi(x), the erf form.", cost=(10, 1)),
     _elementwise("gelu_tanh", "The tanh form of gelu.", cost=(9, 2)),
     _elementwise("relu", "maximum(x, 0)."),
     _elementwise("sin", "Sine of radians, by a path that spills; for rotary positions use rotation.", cost=(81, 0)),
@@ -214,7 +214,7 @@ WORDS: tuple[Word, ...] = (
     _word(
         Group.POSITION, KERNEL, "rotation", "x x x", "rotation(pos, f_hi, f_lo): Index[R],[C],[C] -> 2 x [R,C]",
         "cos and sin of 2*pi*pos*(f_hi + f_lo): frequencies in turns, as a sum of two; 0 does not rotate.",
-        'c, s = rotation(pos, cycle(f_hi, "N/2"), cycle(f_lo, "N/2"))', results=2, cost=(11, 2),
+        'c, s = rotation(pos, cycle(f_hi, "N/2"), cycle(f_lo, "N/2"))', results=2, cost=(9, 2),
     ),
     _word(
         Group.POSITION, BOTH, "index", "d", 'index("N") -> integers [N]',

@@ -148,15 +148,16 @@ def halves_g(x):
 
 
 @gluon.jit
-def rint_g(x):
-    """Rounds half to even: adding 1.5 * 2**23 leaves no fraction bits; larger numbers are whole already."""
-    return gl.where(gl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
+def whole_turns_g(position, frequency):
+    """Their product as a whole number: adding 1.5 * 2**23 leaves no fraction bits. To the nearest below 2**22, which
+    are 25 million positions; from there on not always, but never so far that sine and cosine would notice."""
+    return gl.fma(position, frequency, 12582912.0) - 12582912.0
 
 
 @gluon.jit
 def rotation_g(position, f_hi, f_lo):
     """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
-    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -rint_g(position * f_hi)))
+    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -whole_turns_g(position, f_hi)))
     angle = turns * 6.283185307179586
     cos = gl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
     sin = gl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
@@ -169,15 +170,14 @@ def rotary_epilogue(
     SLICE: gl.constexpr,
 ):
     layout: gl.constexpr = z_low.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
     part_places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    part_cols = col // 128 * 64 + col % 128 + part_places
-    f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
-    f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
+    f_hi_cols = gl.load(f_hi + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 32) + part_places)[None, :].to(gl.float32)
+    f_lo_cols = gl.load(f_lo + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 32) + part_places)[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
     y_low = z_low * cos - z_high * sin
     y_high = z_high * cos + z_low * sin
-    tma.store_wait(0)
+    tma.store_wait(2)
     y_out_ring.index(out_slot * 2 + 0).store(y_low.to(gl.bfloat16))
     y_out_ring.index(out_slot * 2 + 1).store(y_high.to(gl.bfloat16))
     fence_async_shared()
@@ -214,7 +214,9 @@ def rotary_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_64 = halves_g(zero)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
@@ -224,7 +226,7 @@ def rotary_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         pos_rows = gl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -239,9 +241,14 @@ def rotary_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        acc_0, acc_64 = halves_g(acc)
-        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, WHICH, row, col, pos_rows, y_out, f_hi, f_lo, H, 64)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, WHICH, row, col, pos_rows, y_out, f_hi, f_lo, H, 32)
+        rotary_epilogue(
+                acc_32, acc_96, slice_step + 1, y_out_ring, WHICH, row, col + 32, pos_rows, y_out, f_hi, f_lo, H, 32,
+            )
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -253,7 +260,7 @@ def rotary(
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [4, 128, 64], y_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [8, 128, 32], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -405,12 +412,12 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     _keep(key, [
         _launched(
             rotary, _programs(x.device, T, 128, H * HQ, 128), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 64], "bfloat16"), T,
+            _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 32], "bfloat16"), T,
             H * HQ, D, 128, 128, 128, 64, 8, 5, 4, False, True, False, num_warps=4, num_stages=5,
         ),
         _launched(
             rotary, _programs(x.device, T, 128, H * HK, 128), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 64], "bfloat16"), T,
+            _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 32], "bfloat16"), T,
             H * HK, D, 128, 128, 128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(

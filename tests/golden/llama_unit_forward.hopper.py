@@ -179,15 +179,16 @@ def silu_g(x):
 
 
 @gluon.jit
-def rint_g(x):
-    """Rounds half to even: adding 1.5 * 2**23 leaves no fraction bits; larger numbers are whole already."""
-    return gl.where(gl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
+def whole_turns_g(position, frequency):
+    """Their product as a whole number: adding 1.5 * 2**23 leaves no fraction bits. To the nearest below 2**22, which
+    are 25 million positions; from there on not always, but never so far that sine and cosine would notice."""
+    return gl.fma(position, frequency, 12582912.0) - 12582912.0
 
 
 @gluon.jit
 def rotation_g(position, f_hi, f_lo):
     """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
-    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -rint_g(position * f_hi)))
+    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -whole_turns_g(position, f_hi)))
     angle = turns * 6.283185307179586
     cos = gl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
     sin = gl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)

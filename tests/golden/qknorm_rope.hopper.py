@@ -148,15 +148,16 @@ def halves_g(x):
 
 
 @gluon.jit
-def rint_g(x):
-    """Rounds half to even: adding 1.5 * 2**23 leaves no fraction bits; larger numbers are whole already."""
-    return gl.where(gl.abs(x) < 4194304.0, (x + 12582912.0) - 12582912.0, x)
+def whole_turns_g(position, frequency):
+    """Their product as a whole number: adding 1.5 * 2**23 leaves no fraction bits. To the nearest below 2**22, which
+    are 25 million positions; from there on not always, but never so far that sine and cosine would notice."""
+    return gl.fma(position, frequency, 12582912.0) - 12582912.0
 
 
 @gluon.jit
 def rotation_g(position, f_hi, f_lo):
     """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns, the range reduced by exact fmas."""
-    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -rint_g(position * f_hi)))
+    turns = gl.fma(position, f_lo, gl.fma(position, f_hi, -whole_turns_g(position, f_hi)))
     angle = turns * 6.283185307179586
     cos = gl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
     sin = gl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [angle], gl.float32, is_pure=True, pack=1)
@@ -173,16 +174,13 @@ def normed_rotary_epilogue(
     v = gl.sum(z_low * z_low, 1)[:, None] + gl.sum(z_high * z_high, 1)[:, None]
     r = gl.rsqrt(v / H + eps)
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    cols = col + places
-    gamma_cols = gl.load(gamma + cols % H)[None, :].to(gl.float32)
-    cols_2 = col + 64 + places
-    gamma_cols_2 = gl.load(gamma + cols_2 % H)[None, :].to(gl.float32)
+    gamma_cols = gl.load(gamma + gl.multiple_of(col % H, 64) + places)[None, :].to(gl.float32)
+    gamma_cols_2 = gl.load(gamma + gl.multiple_of((col + 64) % H, 64) + places)[None, :].to(gl.float32)
     n_low = z_low * (r + gl.zeros_like(z_low)) * gamma_cols
     n_high = z_high * (r + gl.zeros_like(z_high)) * gamma_cols_2
     part_places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    part_cols = col // 128 * 64 + col % 128 + part_places
-    f_hi_cols = gl.load(f_hi + part_cols % (H // 2))[None, :].to(gl.float32)
-    f_lo_cols = gl.load(f_lo + part_cols % (H // 2))[None, :].to(gl.float32)
+    f_hi_cols = gl.load(f_hi + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 64) + part_places)[None, :].to(gl.float32)
+    f_lo_cols = gl.load(f_lo + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 64) + part_places)[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
     y_low = n_low * cos - n_high * sin
     y_high = n_high * cos + n_low * sin

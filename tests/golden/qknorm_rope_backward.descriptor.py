@@ -126,10 +126,17 @@ def rint(x):
 
 
 @triton.jit
+def whole_turns(position, frequency):
+    """Their product as a whole number: adding 1.5 * 2**23 leaves no fraction bits. To the nearest below 2**22, which
+    are 25 million positions; from there on not always, but never so far that sine and cosine would notice."""
+    return tl.fma(position, frequency, 12582912.0) - 12582912.0
+
+
+@triton.jit
 def rotation(position, f_hi, f_lo):
     """cos and sin of 2 pi position (f_hi + f_lo), frequencies in turns. The range is reduced by exact fmas, then to a
     quarter turn around 0, where two short polynomials in the square hold to 3e-7; no table, no slow path."""
-    turns = tl.fma(position, f_lo, tl.fma(position, f_hi, -rint(position * f_hi)))
+    turns = tl.fma(position, f_lo, tl.fma(position, f_hi, -whole_turns(position, f_hi)))
     half = rint(turns * 2.0)
     turns = tl.fma(half, -0.5, turns)
     sign = 1.0 - 2.0 * tl.abs(half - 2.0 * rint(half * 0.5))
