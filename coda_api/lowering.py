@@ -129,7 +129,8 @@ class _Lowering:
             self._store_outputs(call)
         self.names = Names(self._all_names())
         launched = [call for call in live if not isinstance(call.unit, Preparation)]
-        self.overlap = self.overlap and any(self._for_hopper(call) for call in launched[1:])
+        cut = any(schedule.split_k > 1 for schedule in self.used_schedules.values())
+        self.overlap = self.overlap and self.form == "hopper" and (len(launched) > 1 or cut)
         for call in live:
             self._lower_call(call)
         if self.overlap:
@@ -255,7 +256,9 @@ class _Lowering:
             self.notes += notes
             return texts
         assert not isinstance(call.unit, Preparation)
-        return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
+        return emit_finisher(
+            self._function_name(call, live, tensors, ""), source, call.unit, live, tensors, self.overlap
+        )
 
     def _for_hopper(self, call: Call) -> bool:
         """Whether a call gets the Hopper kernel if that has a text for it."""
