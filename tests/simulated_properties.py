@@ -81,7 +81,7 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, see
     widened = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in inputs.items()}
     exact = evaluate(program, signature_of(program), widened, block=(64, schedule.block_n))
     scale = max(1.0, float(exact["y"].abs().max())) ** 2 * max(size.values())
-    unit = 8e-6 if "gelu(" in text else 2e-6  # it is off by 3e-6 itself (its spelling says so), which others multiply
+    unit = 5e-5 if "gelu(" in text else 2e-6  # off by 3e-6 itself (test_spelling.py), and sums add that up
     for name, expected in exact.items():
         assert actual[name].shape == expected.shape, name
         error = (actual[name].double() - expected).abs().max().item()
