@@ -6,7 +6,7 @@ Both are lowered alike but for that, read the same inputs and take turns in shor
 CUDA graph; the ratio is of times without over times with, above 1 where overlapping is faster. Before it, `runs` calls
 with overlap, each into poisoned buffers, must give the bits of one without; a task whose bits differ is not timed. The
 inputs change in place from call to call, so that nobody gets away with reading what lay somewhere a call ago.
-Waits: of each launch, "-" for the first one, which does not overlap with what ran before.
+Waits: of each launch, "-" for one that does not overlap with the one before; "portable" kernels never do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def both(spec: TaskSpec, sizes: Mapping[str, int], device: str) -> dict[str, Gen
 
 def waits(made: Generated) -> str:
     """ "q -, k end, v end" """
-    return ", ".join(f"{one.call} {one.overlap.waits if one.overlap.early else '-'}" for one in made.launches)
+    return ", ".join(
+        f"{one.call} {'portable' if not one.gluon else one.overlap.waits if one.overlap.early else '-'}"
+        for one in made.launches
+    )
 
 
 def unlike(contest: Contest, runs: int) -> int:

@@ -10,7 +10,7 @@ from coda_synth.coda_api.expressions import Expressions, Names, Texts, author_na
 from coda_synth.coda_api.program import Finisher, Form, TypeKind, Value, walk
 from coda_synth.coda_api.spelling import ATOM
 from coda_synth.coda_api.storage import torch_name
-from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitParam, UnitText, launched_function, narrow
+from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitParam, UnitText, function, narrow
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
@@ -27,19 +27,16 @@ _TOTALS["total_min"] = ('float("inf")', "minimum({0}, reduce_min({1}, 0))")
 
 
 def emit_finisher(
-    name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors, overlap: bool = False
+    name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors
 ) -> list[UnitText]:
-    """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds).
-    overlap: whether their launches may overlap with others."""
+    """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds)."""
     texts = []
     kept: dict[int, str] = {}
     for kind in ("vectors", "sums", "folds"):
         chosen = {output: v for output, v in live.items() if _kind(finisher, v) == kind}
         if chosen:
             own = name if kind == "vectors" else f"{name}_{kind}"
-            emitter = _FinisherEmitter(own, source, finisher, chosen, tensors, kind, kept)
-            emitter.overlap = overlap
-            texts.append(emitter.emit())
+            texts.append(_FinisherEmitter(own, source, finisher, chosen, tensors, kind, kept).emit())
         if kind == "vectors":
             kept = {id(v): output for output, v in chosen.items() if _worth_keeping(v, tensors.outputs[output])}
     return texts
@@ -72,7 +69,7 @@ class _FinisherEmitter:
         kind: str,
         kept: Mapping[int, str],
     ) -> None:
-        self.kept, self.overlap = kept, False
+        self.kept = kept
         self.name, self.finisher, self.live, self.tensors, self.kind = name, finisher, live, tensors, kind
         self.names = Names((name,))
         self.param_names = {p.name: self.names.new(p.name) for p in finisher.params}
@@ -91,9 +88,11 @@ class _FinisherEmitter:
     def emit(self) -> UnitText:
         block = {"sums": BLOCK_ROWS_OF_SUMS, "folds": BLOCK_ROWS_OF_FOLDS}.get(self.kind, BLOCK_ROWS)
         lines = self._vector_lines() if self.kind == "vectors" else self._gathering_lines()
-        text, params = launched_function(self.name, self._params(block), lines, self.overlap)
+        params = self._params(block)
+        names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "tile_width") else p.name for p in params]
         grid: Literal["rows", "one"] = "one" if self.kind == "sums" else "rows"
-        return UnitText(self.name, text, params, grid, block, self._grid_dim(), warps=self._warps)
+        text, warps = function(self.name, names, lines), self._warps
+        return UnitText(self.name, text, tuple(params), grid, block, self._grid_dim(), warps=warps)
 
     @property
     def _warps(self) -> int:

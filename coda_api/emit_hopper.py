@@ -17,7 +17,7 @@ from coda_synth.coda_api.hopper_loads import HopperLoads
 from coda_synth.coda_api.hopper_plan import DoesNotFit
 from coda_synth.coda_api.program import Form, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.unit_text import OVERLAPS, Tensors, UnitParam, UnitText, call_text, function, overlapping
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 
 
 def emit_hopper(
@@ -31,6 +31,9 @@ def emit_hopper(
     overlap: bool = False,
 ) -> UnitText:
     """The Gluon text of a kernel; raises LoweringError where it has none. Arguments as for emit_kernel.
+
+    overlap: whether launches of it may overlap with others; three parameters, WAITS_FIRST, RELEASES and
+    WAITS_LAST, then say how.
 
     A schedule without a slice gets the widest with which the loader can bring a whole tile's epilogue ahead of time, or
     else the widest that fits at all.
@@ -292,9 +295,7 @@ class HopperEmitter(HopperLoads):
         lines += self._barriers("full", "empty", count="STAGES")
         lines += self._barriers("loaded", "freed", count=str(self.in_slots * self.groups)) if self.loads else []
         lines += self._barriers("turn", count="2") if self.groups > 1 else []
-        # One thread's wait is the block's: other partitions start after it, or the block ends after it. By then
-        # barriers and memory have been made ready.
-        lines += overlapping(self._partitions()) if self.overlap else self._partitions()
+        lines += self._overlapping(self._partitions()) if self.overlap else self._partitions()
         s = self.schedule
         base = [p for p in self._params() if p.name not in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")]
         values: dict[str, object] = {
@@ -305,11 +306,18 @@ class HopperEmitter(HopperLoads):
             "STAGES": s.stages,
             "WARPS": self.warps,
         }
-        values |= dict.fromkeys(OVERLAPS, False) if self.overlap else {}
+        values |= dict.fromkeys(("WAITS_FIRST", "RELEASES", "WAITS_LAST"), False) if self.overlap else {}
         lengths = {"WHOLE_M": (self.kernel.rows, s.block_m), "WHOLE_N": (self.kernel.cols, s.block_n)}
         masks = [UnitParam(n, "whole", dim=lengths[n][0], value=lengths[n][1]) for n in self._wholes()]
         self.params = [*base, *(UnitParam(n, "constexpr", value=v) for n, v in values.items()), *masks]
         return function(self.name, self._signature([p.name for p in self.params]), lines)
+
+    @staticmethod
+    def _overlapping(partitions: list[str]) -> list[str]:
+        """Waits and releases stand around the partitions: one thread's wait is the block's, since the others start
+        after it, or the block ends after it. Barriers and memory have been made ready by then."""
+        before = ["if WAITS_FIRST:", "    gdc_wait()", "if RELEASES:", "    gdc_launch_dependents()"]
+        return [*before, *partitions, "if WAITS_LAST:", "    gdc_wait()"]
 
     def _partitions(self) -> list[str]:
         """Who runs: the consumers, which own the kernel's warps, then one or two loading warps with few registers."""

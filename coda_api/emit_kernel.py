@@ -14,7 +14,7 @@ from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
-from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, launched_function, mentions
+from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, function, mentions
 
 
 def emit_kernel(
@@ -25,17 +25,13 @@ def emit_kernel(
     sizes: Mapping[str, int],
     schedule: Schedule,
     tensors: Tensors,
-    overlap: bool = False,
 ) -> UnitText:
     """The text of a kernel for one set of live outputs; raises LoweringError.
 
     sizes: of the kernel's local symbols. The text depends on sizes only through groups, and on the schedule only
-    through the number of slices. overlap: whether launches of it may overlap with others; three parameters, OVERLAPS,
-    then say how.
+    through the number of slices.
     """
-    emitter = KernelEmitter(name, source, kernel, live, sizes, schedule, tensors)
-    emitter.overlap = overlap
-    return emitter.emit()
+    return KernelEmitter(name, source, kernel, live, sizes, schedule, tensors).emit()
 
 
 class KernelEmitter:
@@ -44,7 +40,6 @@ class KernelEmitter:
     epilogue_type: type[Epilogue] = Epilogue
     epilogue: Epilogue
     slice: SliceValues
-    overlap: bool = False  # whether its launches may overlap with others
 
     def __init__(
         self,
@@ -89,10 +84,11 @@ class KernelEmitter:
             body += [f"    {line}" for line in loop]
         else:  # what waits for memory alone wants many programs at once on a multiprocessor
             body += ["tile = tl.program_id(0)", *loop]
-        kernel, params = launched_function(self.name, self._params(), body, self.overlap)
-        text = f"{inner_text}\n\n{kernel}"
+        params = self._params()
+        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
+        text = f"{inner_text}\n\n{function(self.name, names, body)}"
         grid: Grid = "tiles" if self.kernel.gemm else "every"
-        return UnitText(self.name, text, params, grid, step=self.geometry.step, slice_n=self.geometry.slice_n)
+        return UnitText(self.name, text, tuple(params), grid, step=self.geometry.step, slice_n=self.geometry.slice_n)
 
     # -- the mainloop
 

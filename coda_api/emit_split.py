@@ -14,7 +14,7 @@ from coda_synth.coda_api.geometry import summed_slice
 from coda_synth.coda_api.program import Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.stream import ALONG_K, PIECE, count_text, stream_text
-from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, launched_function
+from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, function
 
 PIECES = "pieces of the product"
 """The workspace [split_k, M, N] in fp32 beside a call's outputs, none of which can have this name."""
@@ -30,13 +30,12 @@ def emit_pieces(
     schedule: Schedule,
     tensors: Tensors,
     runs: int,
-    overlap: bool = False,
 ) -> UnitText:
     """The first launch's function, without an epilogue; raises LoweringError. runs: of a stream. Other arguments as for
     emit_kernel."""
     emitter = _Pieces if schedule.cut == "even" else _StreamedPieces
     made = emitter(name, source, kernel, {}, sizes, schedule, tensors)
-    made.runs, made.overlap = runs, overlap
+    made.runs = runs
     return made.emit()
 
 
@@ -49,12 +48,11 @@ def emit_sums(
     schedule: Schedule,
     tensors: Tensors,
     runs: int,
-    overlap: bool = False,
 ) -> UnitText:
     """The second launch's function: sums of pieces, and the epilogue. Raises LoweringError."""
     sliced = replace(schedule, slice_n=summed_slice(schedule))
     made = _SummedEpilogue(name, source, kernel, live, sizes, sliced, tensors)
-    made.runs, made.overlap = runs, overlap
+    made.runs = runs
     return replace(made.emit(), warps=_WARPS)
 
 
@@ -65,7 +63,9 @@ class _Pieces(KernelEmitter):
 
     def emit(self) -> UnitText:
         self.pieces = self.names.new("pieces")
-        return self._unit(*launched_function(self.name, self._params(), self._body(*self._lengths()), self.overlap))
+        params = self._params()
+        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
+        return self._unit(function(self.name, names, self._body(*self._lengths())), params)
 
     def _lengths(self) -> tuple[str, str, str]:
         assert self.kernel.gemm is not None
@@ -92,8 +92,8 @@ class _Pieces(KernelEmitter):
         ]
         return [f"    {line}" for line in lines]
 
-    def _unit(self, text: str, params: tuple[UnitParam, ...]) -> UnitText:
-        return UnitText(self.name, text, params, "tiles", pieces=self.schedule.split_k)
+    def _unit(self, text: str, params: list[UnitParam]) -> UnitText:
+        return UnitText(self.name, text, tuple(params), "tiles", pieces=self.schedule.split_k)
 
     def _along_k(self, length: str) -> str:
         """Whole steps, shared out evenly: the last one of K may be ragged, and a short K leaves pieces empty."""
@@ -121,8 +121,8 @@ class _StreamedPieces(_Pieces):
     def _along_k(self, length: str) -> str:
         return ALONG_K
 
-    def _unit(self, text: str, params: tuple[UnitParam, ...]) -> UnitText:
-        return UnitText(self.name, text, params, "runs", runs=self.runs)
+    def _unit(self, text: str, params: list[UnitParam]) -> UnitText:
+        return UnitText(self.name, text, tuple(params), "runs", runs=self.runs)
 
     def _constants_of_tile(self) -> dict[str, int]:
         return {**super()._constants_of_tile(), "RUNS": self.runs}

@@ -71,11 +71,6 @@ class Generated:
     notes: tuple[Diagnostic, ...] = ()
     effective: Mapping[str, Schedule] = field(default_factory=dict)  # by call: what it left to choose is filled in
 
-    @property
-    def only_hopper(self) -> bool:
-        """Whether its text has something that other GPUs and triton's interpreter have not."""
-        return any(launch.gluon or launch.overlap.early for launch in self.launches)
-
 
 @dataclass(frozen=True, slots=True)
 class Resources:

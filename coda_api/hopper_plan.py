@@ -12,7 +12,7 @@ from coda_synth.coda_api.emit_kernel import KernelEmitter
 from coda_synth.coda_api.expressions import LoweringError
 from coda_synth.coda_api.hopper_epilogue import HopperEpilogue, HopperSlice
 from coda_synth.coda_api.schedule import mainloop_fault
-from coda_synth.coda_api.unit_text import OVERLAPS, itemsize
+from coda_synth.coda_api.unit_text import itemsize
 
 SHARED_BYTES = 232448 - 2048  # of one block on sm_90, less room for barriers and reductions
 
@@ -142,7 +142,7 @@ class HopperPlan(KernelEmitter):
     def _signature(self, names: list[str]) -> list[str]:
         constants = {p.name for p in self.sizes.params() if p.kind == "constexpr"}
         constants |= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "STAGES", "WARPS", "WHICH", "WHOLE_M", "WHOLE_N"}
-        constants |= {*OVERLAPS, "SPLIT_K", "RUNS"}
+        constants |= {"WAITS_FIRST", "RELEASES", "WAITS_LAST", "SPLIT_K", "RUNS"}
         return [f"{n}: gl.constexpr" if n in constants else n for n in names]
 
     def _cols_of(self, text: str) -> Dim:

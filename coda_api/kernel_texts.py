@@ -31,8 +31,8 @@ def kernel_texts(
     processors: int,
 ) -> tuple[list[UnitText], list[Diagnostic]]:
     """The texts of a kernel in the order of their launches, and what its author should know. call: whose they are, for
-    messages; hopper: whether the target has Hopper's mainloops; overlap: whether launches may overlap; processors: runs
-    of a stream. Raises LoweringError, also where the schedule asks for such a mainloop and there is none.
+    messages; hopper: whether the target has Hopper's mainloops; processors: runs of a stream. Raises LoweringError,
+    also where the schedule asks for such a mainloop and there is none.
     """
     split, notes = schedule.split_k > 1, []
     texts: list[UnitText] = []
@@ -47,11 +47,11 @@ def kernel_texts(
         except LoweringError as reason:
             notes.append(_portable_instead(call, schedule, reason))
     if split:
-        texts = texts or [emit_pieces(f"{name}_pieces", source, kernel, sizes, schedule, tensors, processors, overlap)]
-        return [*texts, emit_sums(name, source, kernel, live, sizes, schedule, tensors, processors, overlap)], notes
+        texts = texts or [emit_pieces(f"{name}_pieces", source, kernel, sizes, schedule, tensors, processors)]
+        return [*texts, emit_sums(name, source, kernel, live, sizes, schedule, tensors, processors)], notes
     if padded := padding(kernel, live, sizes):
         notes.append(Diagnostic("PaddedGroups", f"{call}: {padded}", severity="note"))
-    return [emit_kernel(name, source, kernel, live, sizes, schedule, tensors, overlap)], notes
+    return [emit_kernel(name, source, kernel, live, sizes, schedule, tensors)], notes
 
 
 def _portable_instead(call: str, schedule: Schedule, reason: LoweringError) -> Diagnostic:

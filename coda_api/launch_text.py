@@ -14,7 +14,7 @@ from coda_synth.coda_api.overlap import Access, Overlap, overlapped
 from coda_synth.coda_api.program import Call, Kernel, Ref
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
-from coda_synth.coda_api.unit_text import OVERLAPS, TRITON_DTYPES, UnitParam, UnitText, folded, triton_dtype
+from coda_synth.coda_api.unit_text import TRITON_DTYPES, UnitParam, UnitText, folded, triton_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,12 @@ class UnitCall:
 def with_overlap(calls: list[UnitCall], stored: Mapping[Ref, Any]) -> list[UnitCall]:
     """The launches of a call, told where they wait and whether they release the next one."""
     found = overlapped([_access(c, stored) for c in calls])
-    return [_overlapping(c, overlap) for c, overlap in zip(calls, found, strict=True)]
+    return [_overlapping(c, overlap) if c.text.gluon else c for c, overlap in zip(calls, found, strict=True)]
 
 
 def _overlapping(c: UnitCall, overlap: Overlap) -> UnitCall:
-    values = dict(zip(OVERLAPS, (overlap.waits == "start", overlap.releases, overlap.waits == "end"), strict=True))
+    first, last = overlap.waits == "start", overlap.waits == "end"
+    values = {"WAITS_FIRST": first, "RELEASES": overlap.releases, "WAITS_LAST": last}
     params = tuple(replace(p, value=values[p.name]) if p.name in values else p for p in c.text.params)
     return replace(c, text=replace(c.text, params=params), overlap=overlap)
 
@@ -48,7 +49,7 @@ def _access(c: UnitCall, stored: Mapping[Ref, Any]) -> Access:
     written = {_tensor(c, p, stored).name for p in memory if p.output}
     written |= {stored[ref].name for o in added if (ref := Ref(call=c.call.name, output=o)) in stored}
     read = {_tensor(c, p, stored).name for p in memory if not p.output}
-    return Access(frozenset(read), frozenset(written))
+    return Access(frozenset(read), frozenset(written), c.text.gluon)
 
 
 def launch_text(

@@ -129,8 +129,7 @@ class _Lowering:
             self._store_outputs(call)
         self.names = Names(self._all_names())
         launched = [call for call in live if not isinstance(call.unit, Preparation)]
-        cut = any(schedule.split_k > 1 for schedule in self.used_schedules.values())
-        self.overlap = self.overlap and self.form == "hopper" and (len(launched) > 1 or cut)
+        self.overlap = self.overlap and any(self._for_hopper(call) for call in launched[1:])
         for call in live:
             self._lower_call(call)
         if self.overlap:
@@ -256,9 +255,7 @@ class _Lowering:
             self.notes += notes
             return texts
         assert not isinstance(call.unit, Preparation)
-        return emit_finisher(
-            self._function_name(call, live, tensors, ""), source, call.unit, live, tensors, self.overlap
-        )
+        return emit_finisher(self._function_name(call, live, tensors, ""), source, call.unit, live, tensors)
 
     def _for_hopper(self, call: Call) -> bool:
         """Whether a call gets the Hopper kernel if that has a text for it."""

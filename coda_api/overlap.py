@@ -4,8 +4,9 @@ A launch that the stream is told may overlap starts when every thread block of t
 has ended), and not only when that launch is complete. Somewhere it must then wait, which ends when the launch before is
 complete and its memory visible. A launch that is not so told waits for everything before it, as ever.
 
-- The first launch of a call never overlaps, so that nothing here overlaps with what ran before, whose memory the call
-  may have been given. Nor does the last one release, so that nothing that comes later overlaps with the call.
+- Only Hopper kernels overlap, because only they wait and release; and never the first launch of a call, so that nothing
+  here overlaps with what ran before, whose memory the call may have been given. Nor does the last one release, so that
+  nothing that comes later overlaps with the call.
 - Each that overlaps waits exactly once in every thread block. So a launch that is complete has waited for the one
   before it, which is complete then too, and by induction all earlier ones are.
 - It waits at its start, before any access to memory, if it needs something of a launch that may still be running, and
@@ -28,10 +29,11 @@ Waits = Literal["never", "start", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a launch does to memory, by the tensors' names."""
+    """What a launch does to memory, by the tensors' names. able: a Hopper kernel, which can wait and release."""
 
     reads: frozenset[str]
     writes: frozenset[str]
+    able: bool = True
 
     def needs(self, earlier: Access) -> bool:
         """Whether it must not run before the earlier launch is complete."""
@@ -55,14 +57,16 @@ class Overlap:
 def overlapped(launches: Sequence[Access]) -> tuple[Overlap, ...]:
     """For the launches of one call, in their order."""
     waits = [*_waits(launches), "never"]
-    return tuple(Overlap(waits[number], waits[number + 1] != "never") for number in range(len(launches)))
+    return tuple(
+        Overlap(waits[number], launch.able and waits[number + 1] != "never") for number, launch in enumerate(launches)
+    )
 
 
 def _waits(launches: Iterable[Access]) -> Iterable[Waits]:
     running: list[Access] = []  # when the next launch starts, perhaps
     for number, launch in enumerate(launches):
         how: Waits = "never"
-        if number > 0:
+        if launch.able and number > 0:
             how = "start" if any(launch.needs(one) for one in running) else "end"
         running = [launch, *running] if how == "end" else [launch]
         yield how

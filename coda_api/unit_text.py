@@ -123,27 +123,6 @@ class SizeNames:
         ]
 
 
-OVERLAPS = ("WAITS_FIRST", "RELEASES", "WAITS_LAST")
-
-
-def overlapping(body: list[str]) -> list[str]:
-    """What a launch does, and where it waits for the one before and releases the next: three constants say."""
-    before = ["if WAITS_FIRST:", "    gdc_wait()", "if RELEASES:", "    gdc_launch_dependents()"]
-    return [*before, *body, "if WAITS_LAST:", "    gdc_wait()"]
-
-
-def launched_function(
-    name: str, params: list[UnitParam], body: list[str], overlap: bool
-) -> tuple[str, tuple[UnitParam, ...]]:
-    """A function that is launched, and its parameters. overlap: whether its launches may overlap with others."""
-    if overlap:
-        params = [*params, *(UnitParam(constant, "constexpr", value=False) for constant in OVERLAPS)]
-        body = overlapping(body)
-    constants = ("constexpr", "tile_width")
-    names = [f"{p.name}: tl.constexpr" if p.kind in constants else p.name for p in params]
-    return function(name, names, body), tuple(params)
-
-
 def function(name: str, params: list[str], body: list[str], doc: str = "") -> str:
     """A jitted function, its signature folded to the line length."""
     head = f"def {name}({', '.join(params)}):"

@@ -65,7 +65,7 @@ class Bound:
 
 def bind(generated: Generated, inputs: Inputs, device: str) -> Bound:
     """Prepares the weights and allocates what the launch needs; runs no kernel of the program."""
-    simulated = device == "cpu" and generated.only_hopper
+    simulated = device == "cpu" and any(launch.gluon for launch in generated.launches)
     module = _simulated(generated.source) if simulated else _loaded(generated.source)
     wanted = {name: inputs[name] for name in generated.prepare_arguments}
     prepared = dict(module.prepare(**wanted)) if wanted else {}

@@ -6,8 +6,9 @@ do which the device might still be running then; of a launch that is told to ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from coda_synth.evaluator.hopper_memory import HopperFault, Race
@@ -71,7 +72,7 @@ class Launches:
         self._last: Launch | None = None
 
     def next(self, name: str, early: bool, given: Iterable[Place]) -> Launch:
-        """The launch that follows. early: whether it may start before the last one is complete; given: its tensors."""
+        """A Hopper launch."""
         if early and self._last is None:
             raise HopperFault(f"{name} is a first launch, and overlaps with what runs before it")
         running: tuple[Launch, ...] = ()
@@ -79,3 +80,16 @@ class Launches:
             running = (self._last, *(self._last.running if self._last.open else ()))
         self._last = Launch(name, early, running, tuple(given))
         return self._last
+
+    def ordinary(self, name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A launch of another kernel, which waits for all before it; what it has changed it wrote."""
+        tensors = [t for t in (getattr(a, "base", a) for a in args) if isinstance(t, torch.Tensor)]
+        before = [_bits(t).clone() for t in tensors]
+        done = run(*args, **kwargs)
+        written = {place(t) for t, old in zip(tensors, before, strict=True) if not torch.equal(_bits(t), old)}
+        self._last = Launch(name, reads={place(t) for t in tensors}, writes=written)
+        return done
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)

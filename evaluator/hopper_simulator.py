@@ -22,7 +22,6 @@ from coda_synth.coda_api import toolchain
 from coda_synth.evaluator.hopper_launches import Launch, Launches, place
 from coda_synth.evaluator.hopper_machine import Block
 from coda_synth.evaluator.hopper_memory import Barrier, HopperFault, Slot, box, put
-from coda_synth.evaluator.watched_interpreter import touch, watched
 from triton.language import core
 from triton.runtime import interpreter
 
@@ -33,7 +32,7 @@ _ASM: dict[str, Callable[..., Any]] = {
     "sin.approx": np.sin,
     "mov.b32 $0, {0, $1}": lambda x: (x.astype(np.uint32) << 16).view(np.float32),  # bf16, which is held as its bits
 }
-_running: list[tuple[Block | None, Launch]] = []  # the block whose kernel is simulated, and the launch that is run
+_running: list[tuple[Block, Launch]] = []  # the block whose kernel is being run, and its launch
 
 
 def load(source: str, name: str = "generated", seed: int = 0) -> ModuleType:
@@ -43,7 +42,7 @@ def load(source: str, name: str = "generated", seed: int = 0) -> ModuleType:
     module = toolchain.load(source, name, _imports(seed, launches))
     for portable in vars(module).values():
         if isinstance(portable, interpreter.InterpretedFunction):
-            portable.run = functools.partial(_interpreted, portable.__name__, portable.run, launches)
+            portable.run = functools.partial(launches.ordinary, portable.__name__, portable.run)
     return module
 
 
@@ -64,9 +63,7 @@ def _imports(seed: int, launches: Launches) -> dict[str, Any]:
 
 
 def _block() -> Block:
-    block = _running[0][0]
-    assert block is not None
-    return block
+    return _running[0][0]
 
 
 def _launch() -> Launch:
@@ -100,29 +97,8 @@ class _Function:
                 self.fn(*map(_argument, args), **own)
                 launch.end_block()
             except HopperFault as error:
-                raise _told(f"{self.__name__}, block {program} of {programs}", error) from error
-
-
-def _told(where: str, error: HopperFault) -> HopperFault:
-    return type(error)(f"{where}: {error} (the compiler wrote this kernel: please report it)")
-
-
-def _interpreted(name: str, run: Callable[..., Any], launches: Launches, *args: Any, **kwargs: Any) -> None:
-    """A launch of a portable kernel, whose accesses to memory the launch is told of."""
-    memory = (getattr(value, "base", value) for value in args)
-    given = [place(tensor) for tensor in memory if isinstance(tensor, torch.Tensor)]
-    launch = launches.next(name, kwargs.pop("launch_pdl", False), given)
-    _running[:] = [(None, launch)]
-    try:
-        with watched(launch):
-            run(*args, **kwargs)
-        launch.end_block()
-    except HopperFault as error:
-        raise _told(name, error) from error
-    except interpreter.InterpreterError as error:
-        if isinstance(error.__cause__, HopperFault):
-            raise _told(name, error.__cause__) from error
-        raise
+                where = f"{self.__name__}, block {program} of {programs}"
+                raise type(error)(f"{where}: {error} (the compiler wrote this kernel: please report it)") from error
 
 
 def _argument(value: Any) -> Any:
@@ -253,11 +229,11 @@ class _Words:
         return value
 
     def load(self, pointer: Any, mask: Any = None, **how: Any) -> Any:
-        touch(_launch(), pointer.handle.data, None if mask is None else mask.handle.data, writes=False)
+        _touch(pointer, mask, writes=False)
         return tl.load(pointer, mask=mask, **how)
 
     def store(self, pointer: Any, value: Any, mask: Any = None) -> None:
-        touch(_launch(), pointer.handle.data, None if mask is None else mask.handle.data, writes=True)
+        _touch(pointer, mask, writes=True)
         tl.store(pointer, value, mask=mask)
 
     def SliceLayout(self, dim: int, parent: Any) -> _Layout:
@@ -300,6 +276,15 @@ class _Words:
             first, second = (_tensor(part, value.dtype) for part in np.split(data, [length // 2], axis))
             data = combine(first, second).handle.data
         return _tensor(data.squeeze(axis), value.dtype)
+
+
+def _touch(pointer: Any, mask: Any, writes: bool) -> None:
+    """Threads access what pointers point to; all of it lies in one tensor."""
+    addresses = pointer.handle.data.reshape(-1)
+    if mask is not None:
+        addresses = addresses[np.broadcast_to(mask.handle.data, pointer.handle.data.shape).reshape(-1)]
+    for address in addresses[:1]:
+        _launch().at(int(address), writes)
 
 
 class _Barriers:

@@ -57,7 +57,8 @@ def every_form(program: Program, signature: Signature, sizes: Sizes, schedules: 
     if said != {b.name: b.shape for b in descriptor.buffers}:
         raise AssertionError(f"the buffers of the export disagree with lowering: {said}, {descriptor.buffers}")
     fixed = {symbol: size for symbol, size in sizes.items() if _matters(symbol, program, signature, sizes, pointer)}
-    return Kernels(hopper if hopper.only_hopper else None, descriptor, pointer, shapes, fixed)
+    special = any(launch.gluon for launch in hopper.launches)
+    return Kernels(hopper if special else None, descriptor, pointer, shapes, fixed)
 
 
 def _matters(symbol: str, program: Program, signature: Signature, sizes: Sizes, pointer: Generated) -> bool:

@@ -395,14 +395,7 @@ def gated(
 
 
 @triton.jit
-def statistic(
-    zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, zdz_tiles, TILES):
@@ -413,8 +406,6 @@ def statistic(
         total = total + tl.sum(tl.where(live, zdz_block, 0.0), 0)
     s = total / D
     tl.store(s_out + rows, s, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -538,12 +529,9 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
             gated, _programs(e.device, T, 128, F, 256), _described_g(e, [128, 64], "bfloat16"),
             _described_g(w_down, [64, 256], "bfloat16"), _described_g(z, [128, 64], "bfloat16"),
             _described_g(a_dz, [128, 64], "bfloat16"), _described_g(a_act, [128, 32], "bfloat16"), a_zdz, T, F, D, 128,
-            256, 64, 8, 3, 8, False, True, False, F % 256 == 0, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, F % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             weights, _programs(e.device, D, 128, F, 128), _described_g(e, [64, 128], "bfloat16"),
             _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 128], "bfloat16"), D, F, T, 128, 128,

@@ -204,12 +204,7 @@ def sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M: 
 @triton.jit
 def sums(
     dz, z, v, c, s1_out, s2_out, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -220,19 +215,10 @@ def sums(
     s1_sum, s2_sum = sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M, 128)
     tl.store(s1_out + tile_n * M + rows, s1_sum, mask=rows < M)
     tl.store(s2_out + tile_n * M + rows, s2_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def means(
-    s1, s2, s1_out, s2_out, M, D, s1_tiles, s2_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def means(s1, s2, s1_out, s2_out, M, D, s1_tiles, s2_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, s1_tiles, TILES):
@@ -252,8 +238,6 @@ def means(
         total_2 = total_2 + tl.sum(tl.where(live, s2_block, 0.0), 0)
     s2_2 = total_2 / D
     tl.store(s2_out + rows, s2_2, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -503,14 +487,7 @@ def norm(
 
 
 @triton.jit
-def columns(
-    p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def columns(p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, p_tiles, TILES):
@@ -520,8 +497,6 @@ def columns(
         p_block = tl.load(p + at, mask=live, other=0.0)
         total = total + tl.sum(tl.where(live, p_block, 0.0), 0)
     tl.store(total_out + rows, total, mask=rows < N)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -675,31 +650,26 @@ def launch(
     _keep(key, [
         _launched(
             sums, (-(-T // 128) * -(-E // 128),), _described(dz, [128, 128]), _described(z, [128, 128]), f_v, f_c,
-            p_s1, p_s2, p_db, T, E, 128, 128, 1, False, True, False, num_warps=8, num_stages=2,
+            p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=8, num_stages=2,
         ),
         _launched(
-            means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, True, True,
-            False, num_warps=4, num_stages=2, launch_pdl=True,
+            means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,
+            num_stages=2,
         ),
         _launched(
             norm, _programs(dz.device, T, 128, D, 256), _described_g(dz, [128, 64], "bfloat16"),
             _described_g(w, [64, 256], "bfloat16"), _described_g(x, [128, 32], "bfloat16"), gamma, beta, mu, r, s_s1,
             s_s2, _described_g(dres, [128, 32], "bfloat16"), _described_g(a_dx, [128, 32], "bfloat16"),
-            _described_g(a_y, [128, 32], "bfloat16"), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, True, True,
+            _described_g(a_y, [128, 32], "bfloat16"), a_dgamma, a_dbeta, T, D, E, 128, 256, 64, 8, 3, 8, True, False,
             False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            columns, (-(-D // 32),), a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            columns, (-(-D // 32),), a_dgamma, dg_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            columns, (-(-D // 32),), a_dbeta, dbeta_total, D, a_dbeta.shape[0], 32, 32, False, True, True, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            columns, (-(-D // 32),), a_dbeta, dbeta_total, D, a_dbeta.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
-        _launched(
-            columns, (-(-E // 32),), p_db, db_total, E, p_db.shape[0], 32, 32, False, True, True, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(columns, (-(-E // 32),), p_db, db_total, E, p_db.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             weights, _programs(dz.device, E, 128, D, 128), _described_g(dz, [64, 128], "bfloat16"),
             _described_g(a_y, [64, 128], "bfloat16"), _described_g(g_dw, [128, 128], "bfloat16"), E, D, T, 128, 128,

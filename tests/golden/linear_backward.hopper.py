@@ -400,33 +400,17 @@ def columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M: tl.constexpr, SLICE: t
 
 
 @triton.jit
-def columns(
-    dy, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def columns(dy, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M, 128)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def bias(
-    db, db_out, N, db_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def bias(db, db_out, N, db_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     db_2 = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, db_tiles, TILES):
@@ -436,8 +420,6 @@ def bias(
         db_block = tl.load(db + at, mask=live, other=0.0)
         db_2 = db_2 + tl.sum(tl.where(live, db_block, 0.0), 0)
     tl.store(db_out + rows, db_2, mask=rows < N)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare():
@@ -465,14 +447,11 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
         _launched(
             weights, _programs(dy.device, F, 128, D, 128), _described_g(dy, [64, 128], "bfloat16"),
             _described_g(x, [64, 128], "bfloat16"), _described_g(dw, [128, 64], "float32"), F, D, T, 128, 128, 64, 8,
-            5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
-            columns, (-(-T // 256) * -(-F // 128),), _described(dy, [256, 128]), c_db, T, F, 256, 128, 1, False, True,
-            True, num_warps=8, num_stages=2, launch_pdl=True,
+            columns, (-(-T // 256) * -(-F // 128),), _described(dy, [256, 128]), c_db, T, F, 256, 128, 1, num_warps=8,
+            num_stages=2,
         ),
-        _launched(
-            bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, True, False, False, num_warps=4, num_stages=2,
-            launch_pdl=True,
-        ),
+        _launched(bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])

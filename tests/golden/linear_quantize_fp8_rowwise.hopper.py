@@ -16,7 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -269,8 +268,7 @@ def project_consumer(
 @gluon.jit
 def project(
     x, w, z_out, amax_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
-    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -280,10 +278,6 @@ def project(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (project_consumer, (x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
@@ -292,19 +286,10 @@ def project(
         [1],
         [24],
     )
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def scales(
-    amax, scale_out, M, amax_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def scales(amax, scale_out, M, amax_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), float("-inf"), tl.float32)
     for first in range(0, amax_tiles, TILES):
@@ -315,8 +300,6 @@ def scales(
         total = maximum(total, reduce_max(tl.where(live, amax_block, float("-inf")), 0))
     scale = maximum(total, 1e-12) / 448
     tl.store(scale_out + rows, scale, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -326,14 +309,7 @@ def encode_epilogue(row, col, scale_rows, codes_out, z):
 
 
 @triton.jit
-def encode(
-    z, scale, codes_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def encode(z, scale, codes_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -341,8 +317,6 @@ def encode(
     rows = row + tl.arange(0, BLOCK_M)
     scale_rows = tl.load(scale + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
     encode_epilogue(row, col, scale_rows, codes_out, z)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare():
@@ -364,14 +338,11 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         _launched(
             project, _programs(x.device, T, 128, N, 256), _described_g(x, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), _described_g(a_z, [128, 64], "bfloat16"), a_amax, T, N, D, 128,
-            256, 64, 8, 3, 8, False, True, False, N % 256 == 0, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, N % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             encode, (-(-T // 32) * -(-N // 128),), _described(a_z, [32, 128]), s_scale, _described(c_codes, [32, 128]),
-            T, N, 32, 128, 1, True, False, False, num_warps=4, num_stages=2, launch_pdl=True,
+            T, N, 32, 128, 1, num_warps=4, num_stages=2,
         ),
     ])

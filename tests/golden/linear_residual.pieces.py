@@ -15,7 +15,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -243,8 +242,7 @@ def project_pieces_consumer(
 @gluon.jit
 def project_pieces(
     y, w, pieces_out, M, N, K, SPLIT_K: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_M: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr,
     WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
@@ -257,10 +255,6 @@ def project_pieces(
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (project_pieces_consumer, (0, turn, y_stages, w_stages, full, empty, pieces_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, SPLIT_K, WHOLE_M, WHOLE_N)),
@@ -270,8 +264,6 @@ def project_pieces(
         [4, 1],
         [240, 24],
     )
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -284,12 +276,8 @@ def project_epilogue(z, row, col, out_out, x):
 @triton.jit
 def project(
     pieces, x, out_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
+    SPLIT_K: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -302,8 +290,6 @@ def project(
         project_epilogue(acc_64, row, col + 64, out_out, x)
         acc_96 = sum_of_pieces(pieces, row, col + 96 + tl.arange(0, 32), M, N, BLOCK_M, SPLIT_K)
         project_epilogue(acc_96, row, col + 96, out_out, x)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare():
@@ -322,12 +308,11 @@ def launch(y, w, x, a_out, a_pieces):
     _keep(key, [
         _launched(
             project_pieces, _programs_for_pieces(y.device, T, 128, D, 128, 4), _described_g(y, [128, 64], "bfloat16"),
-            _described_g(w, [128, 64], "bfloat16"), a_pieces, T, D, K, 4, 128, 128, 64, 8, 6, 4, False, True, False,
-            T % 128 == 0, D % 128 == 0, num_warps=4, num_stages=6,
+            _described_g(w, [128, 64], "bfloat16"), a_pieces, T, D, K, 4, 128, 128, 64, 8, 6, 4, T % 128 == 0,
+            D % 128 == 0, num_warps=4, num_stages=6,
         ),
         _launched(
             project, _programs(a_pieces.device, T, 128, D, 128), a_pieces, _described(x, [128, 32]),
-            _described(a_out, [128, 32]), T, D, 128, 128, 8, 4, True, False, False, num_warps=8, num_stages=6,
-            launch_pdl=True,
+            _described(a_out, [128, 32]), T, D, 128, 128, 8, 4, num_warps=8, num_stages=6,
         ),
     ])

@@ -10,7 +10,6 @@ import inspect
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -168,13 +167,8 @@ def rotation(position, f_hi, f_lo):
 @triton.jit
 def rotary_pieces(
     x, w, pieces, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr,
-    WAITS_LAST: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tiles, steps = tiles_m * tiles_n, tl.cdiv(K, BLOCK_K)
     for work in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=True):
@@ -187,8 +181,6 @@ def rotary_pieces(
         rows_at, cols_at = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
         at = (piece * M + rows_at).to(tl.int64)[:, None] * N + cols_at[None, :]
         tl.store(pieces + at, acc, mask=(rows_at[:, None] < M) & (cols_at[None, :] < N))
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -206,13 +198,8 @@ def rotary_epilogue(z_low, z_high, row, col, pos_rows, y_out, f_hi, f_lo, H: tl.
 @triton.jit
 def rotary(
     pieces, pos, f_hi, f_lo, y_out, M, N, H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr,
-    WAITS_LAST: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -225,20 +212,13 @@ def rotary(
         acc_32 = sum_of_pieces(pieces, row, col + 32 + tl.arange(0, 32), M, N, BLOCK_M, SPLIT_K)
         acc_96 = sum_of_pieces(pieces, row, col + 96 + tl.arange(0, 32), M, N, BLOCK_M, SPLIT_K)
         rotary_epilogue(acc_32, acc_96, row, col + 32, pos_rows, y_out, f_hi, f_lo, H, 32)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
 def linear_pieces(
     x, w, pieces, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr,
-    WAITS_LAST: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tiles, steps = tiles_m * tiles_n, tl.cdiv(K, BLOCK_K)
     for work in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=True):
@@ -251,8 +231,6 @@ def linear_pieces(
         rows_at, cols_at = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
         at = (piece * M + rows_at).to(tl.int64)[:, None] * N + cols_at[None, :]
         tl.store(pieces + at, acc, mask=(rows_at[:, None] < M) & (cols_at[None, :] < N))
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -263,20 +241,14 @@ def linear_epilogue(z, row, col, y_out):
 @triton.jit
 def linear(
     pieces, y_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
+    SPLIT_K: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc_0 = sum_of_pieces(pieces, row, col + tl.arange(0, 32), M, N, BLOCK_M, SPLIT_K)
         linear_epilogue(acc_0, row, col, y_out)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -307,31 +279,26 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y, q_pieces, k_pieces,
     _keep(key, [
         _launched(
             rotary_pieces, _programs_for_pieces(x.device, T, 16, H * HQ, 128, 4), _described(x, [16, 64]),
-            _described(w_q, [128, 64]), q_pieces, T, H * HQ, D, 16, 128, 64, 8, 4, False, True, False, num_warps=4,
-            num_stages=8,
+            _described(w_q, [128, 64]), q_pieces, T, H * HQ, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
         ),
         _launched(
             rotary, _programs(q_pieces.device, T, 16, H * HQ, 128), q_pieces, pos, f_hi, f_lo,
-            _described(q_y, [16, 32]), T, H * HQ, 128, 16, 128, 8, 4, True, True, False, num_warps=8, num_stages=8,
-            launch_pdl=True,
+            _described(q_y, [16, 32]), T, H * HQ, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
         ),
         _launched(
             rotary_pieces, _programs_for_pieces(x.device, T, 16, H * HK, 128, 4), _described(x, [16, 64]),
-            _described(w_k, [128, 64]), k_pieces, T, H * HK, D, 16, 128, 64, 8, 4, False, True, True, num_warps=4,
-            num_stages=8, launch_pdl=True,
+            _described(w_k, [128, 64]), k_pieces, T, H * HK, D, 16, 128, 64, 8, 4, num_warps=4, num_stages=8,
         ),
         _launched(
             rotary, _programs(k_pieces.device, T, 16, H * HK, 128), k_pieces, pos, f_hi, f_lo,
-            _described(k_y, [16, 32]), T, H * HK, 128, 16, 128, 8, 4, True, True, False, num_warps=8, num_stages=8,
-            launch_pdl=True,
+            _described(k_y, [16, 32]), T, H * HK, 128, 16, 128, 8, 4, num_warps=8, num_stages=8,
         ),
         _launched(
             linear_pieces, _programs_for_pieces(x.device, T, 16, H * HK, 32, 4), _described(x, [16, 64]),
-            _described(w_v, [32, 64]), v_pieces, T, H * HK, D, 16, 32, 64, 8, 4, False, True, True, num_warps=4,
-            num_stages=8, launch_pdl=True,
+            _described(w_v, [32, 64]), v_pieces, T, H * HK, D, 16, 32, 64, 8, 4, num_warps=4, num_stages=8,
         ),
         _launched(
             linear, _programs(v_pieces.device, T, 16, H * HK, 32), v_pieces, _described(v_y, [16, 32]), T, H * HK, 16,
-            32, 8, 4, True, False, False, num_warps=8, num_stages=8, launch_pdl=True,
+            32, 8, 4, num_warps=8, num_stages=8,
         ),
     ])

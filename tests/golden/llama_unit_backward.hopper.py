@@ -271,12 +271,7 @@ def rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, SLICE: 
 @triton.jit
 def rope(
     dy, y, pos, hi, lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -286,19 +281,10 @@ def rope(
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def statistic(
-    zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, zdz_tiles, TILES):
@@ -309,8 +295,6 @@ def statistic(
         total = total + tl.sum(tl.where(live, zdz_block, 0.0), 0)
     s = total / D
     tl.store(s_out + rows, s, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -500,14 +484,7 @@ def norm(
 
 
 @triton.jit
-def columns(
-    p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def columns(p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, p_tiles, TILES):
@@ -517,8 +494,6 @@ def columns(
         p_block = tl.load(p + at, mask=live, other=0.0)
         total = total + tl.sum(tl.where(live, p_block, 0.0), 0)
     tl.store(total_out + rows, total, mask=rows < N)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -1010,23 +985,20 @@ def launch(
     _keep(key, [
         _launched(
             rope, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
-            f_lo, _described(b0_dz, [32, 128]), b0_zdz, T, Q, 32, 128, 1, False, True, False, num_warps=4,
-            num_stages=2,
+            f_lo, _described(b0_dz, [32, 128]), b0_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
-            statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             norm, _programs(b0_dz.device, T, 128, D, 256), _described_g(b0_dz, [128, 64], "bfloat16"),
             _described_g(w_qkv, [64, 256], "bfloat16"), _described_g(x2, [128, 64], "bfloat16"), gamma2, r2, s2_s,
             _described_g(dx2, [128, 64], "bfloat16"), _described_g(b1_dx, [128, 64], "bfloat16"),
-            _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, True, False,
+            _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, False, False,
             T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, True, True, False,
-            num_warps=4, num_stages=2, launch_pdl=True,
+            columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             weights, _programs(b0_dz.device, Q, 128, D, 128), _described_g(b0_dz, [64, 128], "bfloat16"),
@@ -1037,11 +1009,10 @@ def launch(
             gated, _programs(b1_dx.device, T, 128, F, 256), _described_g(b1_dx, [128, 64], "bfloat16"),
             _described_g(w2, [64, 256], "bfloat16"), _described_g(z1, [128, 64], "bfloat16"),
             _described_g(b2_dz, [128, 64], "bfloat16"), _described_g(b2_act, [128, 32], "bfloat16"), b2_zdz, T, F, D,
-            128, 256, 64, 8, 3, 8, False, True, True, F % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            128, 256, 64, 8, 3, 8, False, False, True, F % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             weights, _programs(b1_dx.device, D, 128, F, 128), _described_g(b1_dx, [64, 128], "bfloat16"),
@@ -1052,12 +1023,11 @@ def launch(
             norm, _programs(b2_dz.device, T, 128, D, 256), _described_g(b2_dz, [128, 64], "bfloat16"),
             _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
             _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
-            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, True,
+            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, False,
             False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, True, True, False,
-            num_warps=4, num_stages=2, launch_pdl=True,
+            columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             weights, _programs(b2_dz.device, 2 * F, 128, D, 128), _described_g(b2_dz, [64, 128], "bfloat16"),

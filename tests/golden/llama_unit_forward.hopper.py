@@ -364,14 +364,7 @@ def residual(
 
 
 @triton.jit
-def rms(
-    ssq, eps, r_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def rms(ssq, eps, r_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ssq_tiles, TILES):
@@ -382,8 +375,6 @@ def rms(
         total = total + tl.sum(tl.where(live, ssq_block, 0.0), 0)
     r = tl.rsqrt(total / N + eps)
     tl.store(r_out + rows, r, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -673,12 +664,9 @@ def launch(
             residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
-            256, 64, 8, 3, 8, False, True, False, D % 256 == 0, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             gate_up, _programs(a_h.device, T, 128, 2 * F, 128), _described_g(a_h, [128, 64], "bfloat16"),
             _described_g(w1, [128, 64], "bfloat16"), r1_r, _described_g(b_z, [128, 64], "bfloat16"),
@@ -689,12 +677,9 @@ def launch(
             residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
             _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
             _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
-            256, 64, 8, 3, 8, True, True, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
-        _launched(
-            rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
             _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,

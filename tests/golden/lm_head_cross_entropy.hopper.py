@@ -16,7 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -259,8 +258,7 @@ def head_consumer(
 @gluon.jit
 def head(
     h, w, target, lse_out, chosen_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -269,10 +267,6 @@ def head(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (head_consumer, (h_stages, w_stages, full, empty, target, lse_out, chosen_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
@@ -281,19 +275,12 @@ def head(
         [1],
         [24],
     )
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
 def per_token(
     lse, target, chosen, lse_out, loss_out, kept_out, M, lse_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     weight = tl.full((BLOCK,), 0.0, tl.float32)
@@ -316,19 +303,10 @@ def per_token(
     tl.store(loss_out + rows, loss, mask=rows < M)
     kept_2 = tl.where(kept, 1.0, 0.0)
     tl.store(kept_out + rows, kept_2, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def average_sums(
-    loss, kept, mean_out, M, BLOCK: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr,
-    WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def average_sums(loss, kept, mean_out, M, BLOCK: tl.constexpr):
     running_sum = tl.zeros((BLOCK,), tl.float32)
     running_sum_2 = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, M, BLOCK):
@@ -339,8 +317,6 @@ def average_sums(
         running_sum_2 += tl.where(rows < M, kept_rows, 0.0)
     mean = tl.sum(running_sum, 0) / maximum(tl.sum(running_sum_2, 0), 1.0)
     tl.store(mean_out, mean)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare():
@@ -362,15 +338,12 @@ def launch(h, w, target, a_lse, a_chosen, t_lse, t_loss, t_kept, m_mean):
     _keep(key, [
         _launched(
             head, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
-            _described_g(w, [256, 64], "bfloat16"), target, a_lse, a_chosen, T, V, D, 128, 256, 64, 8, 3, 8, False,
-            True, False, V % 256 == 0, num_warps=8, num_stages=3,
+            _described_g(w, [256, 64], "bfloat16"), target, a_lse, a_chosen, T, V, D, 128, 256, 64, 8, 3, 8,
+            V % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(
-            per_token, (-(-T // 32),), a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32, True,
-            True, False, num_warps=4, num_stages=2, launch_pdl=True,
+            per_token, (-(-T // 32),), a_lse, target, a_chosen, t_lse, t_loss, t_kept, T, a_lse.shape[0], 32, 32,
+            num_warps=4, num_stages=2,
         ),
-        _launched(
-            average_sums, (1,), t_loss, t_kept, m_mean, T, 1024, True, False, False, num_warps=4, num_stages=2,
-            launch_pdl=True,
-        ),
+        _launched(average_sums, (1,), t_loss, t_kept, m_mean, T, 1024, num_warps=4, num_stages=2),
     ])

@@ -273,14 +273,7 @@ def gradient(
 
 
 @triton.jit
-def statistic(
-    zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, zdz_tiles, TILES):
@@ -291,8 +284,6 @@ def statistic(
         total = total + tl.sum(tl.where(live, zdz_block, 0.0), 0)
     s = total / D
     tl.store(s_out + rows, s, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -517,12 +508,9 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
         _launched(
             gradient, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 64], "bfloat16"), a_zdz, T,
-            V, D, 128, 256, 64, 8, 3, 8, False, True, False, V % 256 == 0, num_warps=8, num_stages=3,
+            V, D, 128, 256, 64, 8, 3, 8, False, False, False, V % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             hidden, _programs(a_dz.device, T, 128, D, 128), _described_g(a_dz, [128, 64], "bfloat16"),
             _described_g(w, [64, 128], "bfloat16"), alpha, _described_g(c_dh, [128, 128], "bfloat16"), T, D, V, 128,

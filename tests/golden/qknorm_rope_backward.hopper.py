@@ -10,7 +10,6 @@ import inspect
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -186,13 +185,8 @@ def heads_epilogue(
 @triton.jit
 def heads(
     dy, z, gamma, pos, f_hi, f_lo, eps, dz_out, dg_out, M, N, H: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr,
-    WAITS_LAST: tl.constexpr,
+    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -200,19 +194,10 @@ def heads(
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     heads_epilogue(row, col, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H, BLOCK_M, 64)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def gain_folds(
-    dg, dg_out, N, H, dg_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def gain_folds(dg, dg_out, N, H, dg_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     running_fold = tl.zeros((BLOCK,), tl.float32)
     for turn in range(0, N // H):
@@ -226,8 +211,6 @@ def gain_folds(
             total = total + tl.sum(tl.where(live, dg_block, 0.0), 0)
         running_fold += tl.where(rows < N, total, 0.0)
     tl.store(dg_out + place, running_fold, mask=place < H)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -257,20 +240,18 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
     _keep(key, [
         _launched(
             heads, (-(-T // 128) * -(-(H * HQ) // 128),), _described(dq, [128, 64]), _described(q, [128, 64]), g_q,
-            pos, f_hi, f_lo, eps, _described(a_dz, [128, 64]), a_dg, T, H * HQ, 128, 128, 128, 1, False, True, False,
-            num_warps=8, num_stages=2,
+            pos, f_hi, f_lo, eps, _described(a_dz, [128, 64]), a_dg, T, H * HQ, 128, 128, 128, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(
             heads, (-(-T // 128) * -(-(H * HK) // 128),), _described(dk, [128, 64]), _described(k, [128, 64]), g_k,
-            pos, f_hi, f_lo, eps, _described(b_dz, [128, 64]), b_dg, T, H * HK, 128, 128, 128, 1, False, True, True,
-            num_warps=8, num_stages=2, launch_pdl=True,
+            pos, f_hi, f_lo, eps, _described(b_dz, [128, 64]), b_dg, T, H * HK, 128, 128, 128, 1, num_warps=8,
+            num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, True, True, False,
-            num_warps=8, num_stages=2, launch_pdl=True,
+            gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 16),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 16, 128, False, False, True,
-            num_warps=8, num_stages=2, launch_pdl=True,
+            gain_folds, (-(-H // 16),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
         ),
     ])

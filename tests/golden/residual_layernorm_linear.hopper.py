@@ -172,14 +172,7 @@ def sums_epilogue(x_sum, row, col, x, N, SLICE: tl.constexpr):
 
 
 @triton.jit
-def sums(
-    x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def sums(x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -188,8 +181,6 @@ def sums(
     x_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     x_sum = sums_epilogue(x_sum, row, col, x, N, 128)
     tl.store(x_out + tile_n * M + rows, x_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -202,14 +193,7 @@ def dots_epilogue(ym_sum, row, col, y, m, N, SLICE: tl.constexpr):
 
 
 @triton.jit
-def dots(
-    y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -218,19 +202,10 @@ def dots(
     ym_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     ym_sum = dots_epilogue(ym_sum, row, col, y, m, N, 128)
     tl.store(ym_out + tile_n * M + rows, ym_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def total(
-    x, mean_out, M, N, x_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def total(x, mean_out, M, N, x_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total_2 = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, x_tiles, TILES):
@@ -241,19 +216,10 @@ def total(
         total_2 = total_2 + tl.sum(tl.where(live, x_block, 0.0), 0)
     mean = total_2 / N
     tl.store(mean_out + rows, mean, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def row_mean(
-    ym, mean, mu_out, M, ym_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def row_mean(ym, mean, mu_out, M, ym_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ym_tiles, TILES):
@@ -265,8 +231,6 @@ def row_mean(
     mean_rows = tl.load(mean + rows, mask=rows < M, other=0).to(tl.float32)
     mu = total + mean_rows
     tl.store(mu_out + rows, mu, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -434,14 +398,7 @@ def out_proj(
 
 
 @triton.jit
-def norm(
-    ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def norm(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ssq_tiles, TILES):
@@ -452,8 +409,6 @@ def norm(
         total = total + tl.sum(tl.where(live, ssq_block, 0.0), 0)
     rstd = tl.rsqrt(total / N + eps)
     tl.store(rstd_out + rows, rstd, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -589,30 +544,25 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_x, T, D, 32, 128, 1, False, True, False,
-            num_warps=4, num_stages=2,
+            sums, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_x, T, D, 32, 128, 1, num_warps=4,
+            num_stages=2,
         ),
         _launched(
-            dots, (-(-T // 32) * -(-K // 128),), _described(y, [32, 128]), p_m, t_ym, T, K, 32, 128, 1, False, True,
-            True, num_warps=4, num_stages=2, launch_pdl=True,
+            dots, (-(-T // 32) * -(-K // 128),), _described(y, [32, 128]), p_m, t_ym, T, K, 32, 128, 1, num_warps=4,
+            num_stages=2,
         ),
+        _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
-        _launched(
-            row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), v_mu, gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_dg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, True, True, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            norm, (-(-T // 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            norm, (-(-T // 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             project, _programs(a_dg.device, T, 128, F, 128), _described_g(a_dg, [128, 64], "bfloat16"),

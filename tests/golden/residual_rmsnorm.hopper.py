@@ -16,7 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -282,8 +281,7 @@ def out_proj_consumer(
 @gluon.jit
 def out_proj(
     y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
@@ -299,10 +297,6 @@ def out_proj(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
@@ -311,19 +305,10 @@ def out_proj(
         [1],
         [24],
     )
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def rms(
-    ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def rms(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ssq_tiles, TILES):
@@ -334,8 +319,6 @@ def rms(
         total = total + tl.sum(tl.where(live, ssq_block, 0.0), 0)
     rstd = tl.rsqrt(total / N + eps)
     tl.store(rstd_out + rows, rstd, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare():
@@ -359,10 +342,7 @@ def launch(y, w_o, x, gamma, eps, a_x, a_h, a_ssq, r_rstd):
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, False, True, False, D % 256 == 0, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, D % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, True, False, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])

@@ -339,14 +339,7 @@ def out_proj(
 
 
 @triton.jit
-def rms(
-    ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def rms(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ssq_tiles, TILES):
@@ -357,8 +350,6 @@ def rms(
         total = total + tl.sum(tl.where(live, ssq_block, 0.0), 0)
     rstd = tl.rsqrt(total / N + eps)
     tl.store(rstd_out + rows, rstd, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -493,12 +484,9 @@ def launch(y, w_o, x, gamma, eps, p_w, a_x, a_hg, a_ssq, r_rstd, b_act):
             out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), gamma,
             _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_hg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, False, True, False, D % 256 == 0, num_warps=8, num_stages=3,
+            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
         ),
-        _launched(
-            rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(rms, (-(-T // 32),), a_ssq, eps, r_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             gate_up, _programs(a_hg.device, T, 128, 2 * F, 128), _described_g(a_hg, [128, 64], "bfloat16"),
             _described_g(p_w, [128, 64], "bfloat16"), r_rstd, _described_g(b_act, [128, 64], "bfloat16"), T, F, D, 128,

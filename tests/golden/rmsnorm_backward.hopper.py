@@ -364,14 +364,7 @@ def norm(
 
 
 @triton.jit
-def columns(
-    p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def columns(p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, p_tiles, TILES):
@@ -381,8 +374,6 @@ def columns(
         p_block = tl.load(p + at, mask=live, other=0.0)
         total = total + tl.sum(tl.where(live, p_block, 0.0), 0)
     tl.store(total_out + rows, total, mask=rows < N)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -506,12 +497,11 @@ def launch(dz, w, x, gamma, r, s, dres, a_dx, a_y, a_dgamma, g_total, b_dw):
             norm, _programs(dz.device, T, 128, D, 256), _described_g(dz, [128, 64], "bfloat16"),
             _described_g(w, [64, 256], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), gamma, r, s,
             _described_g(dres, [128, 64], "bfloat16"), _described_g(a_dx, [128, 64], "bfloat16"),
-            _described_g(a_y, [128, 64], "bfloat16"), a_dgamma, T, D, E, 128, 256, 64, 8, 3, 8, False, True, False,
+            _described_g(a_y, [128, 64], "bfloat16"), a_dgamma, T, D, E, 128, 256, 64, 8, 3, 8, False, False, False,
             T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(
-            columns, (-(-D // 32),), a_dgamma, g_total, D, a_dgamma.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
+            columns, (-(-D // 32),), a_dgamma, g_total, D, a_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             weights, _programs(dz.device, E, 128, D, 128), _described_g(dz, [64, 128], "bfloat16"),

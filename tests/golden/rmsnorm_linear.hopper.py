@@ -160,14 +160,7 @@ def squares_epilogue(ssq_sum, row, col, x, N, SLICE: tl.constexpr):
 
 
 @triton.jit
-def squares(
-    x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def squares(x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -176,19 +169,10 @@ def squares(
     ssq_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 128)
     tl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def rms(
-    ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def rms(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, ssq_tiles, TILES):
@@ -199,8 +183,6 @@ def rms(
         total = total + tl.sum(tl.where(live, ssq_block, 0.0), 0)
     rstd = tl.rsqrt(total / N + eps)
     tl.store(rstd_out + rows, rstd, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
@@ -213,14 +195,7 @@ def normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, SLICE: tl.const
 
 
 @triton.jit
-def normalised(
-    x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
-    WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def normalised(x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -228,8 +203,6 @@ def normalised(
     rows = row + tl.arange(0, BLOCK_M)
     rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
     normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 128)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @gluon.jit
@@ -349,17 +322,13 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
         return
     _keep(key, [
         _launched(
-            squares, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_ssq, T, D, 32, 128, 1, False, True,
-            False, num_warps=4, num_stages=2,
+            squares, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_ssq, T, D, 32, 128, 1, num_warps=4,
+            num_stages=2,
         ),
-        _launched(
-            rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, True, True, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             normalised, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), r_rstd, gamma,
-            _described(n_h, [32, 128]), T, D, 32, 128, 1, True, True, False, num_warps=4, num_stages=2,
-            launch_pdl=True,
+            _described(n_h, [32, 128]), T, D, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             project, _programs(n_h.device, T, 128, F, 128), _described_g(n_h, [128, 64], "bfloat16"),

@@ -10,7 +10,6 @@ import inspect
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 PROCESSORS = 132  # persistent programs where no GPU says how many it has
@@ -179,12 +178,8 @@ def back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N,
 @triton.jit
 def back(
     dqkv, qkv, pos, f_hi, f_lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr, WAITS_FIRST: tl.constexpr, RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -194,19 +189,10 @@ def back(
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
     zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 @triton.jit
-def statistic(
-    zdz, zdz_out, M, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr, WAITS_FIRST: tl.constexpr,
-    RELEASES: tl.constexpr, WAITS_LAST: tl.constexpr,
-):
-    if WAITS_FIRST:
-        gdc_wait()
-    if RELEASES:
-        gdc_launch_dependents()
+def statistic(zdz, zdz_out, M, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     zdz_2 = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, zdz_tiles, TILES):
@@ -216,8 +202,6 @@ def statistic(
         zdz_block = tl.load(zdz + at, mask=live, other=0.0)
         zdz_2 = zdz_2 + tl.sum(tl.where(live, zdz_block, 0.0), 0)
     tl.store(zdz_out + rows, zdz_2, mask=rows < M)
-    if WAITS_LAST:
-        gdc_wait()
 
 
 def prepare(inv_freq):
@@ -244,10 +228,7 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
     _keep(key, [
         _launched(
             back, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
-            f_lo, _described(a_dz, [32, 128]), a_zdz, T, Q, 32, 128, 1, False, True, False, num_warps=4, num_stages=2,
+            f_lo, _described(a_dz, [32, 128]), a_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
         ),
-        _launched(
-            statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, True, False, False, num_warps=4,
-            num_stages=2, launch_pdl=True,
-        ),
+        _launched(statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])
