@@ -107,11 +107,13 @@ class HopperEmitter(HopperLoads):
         return lines
 
     def _given_back(self, lines: list[str]) -> list[str]:
-        """With slots in which nothing is staged going back to the loader as soon as they have been read."""
+        """With slots in which nothing is staged going back to the loader as soon as they have been read. Reads may be
+        under way until a fence: a barrier alone does not keep the next copy from overtaking them."""
         if not self.loads or self.pairs:
             return lines
         last = max(i for i, line in enumerate(lines) if "_ring.index(slot" in line)
-        return [*lines[: last + 1], "mbarrier.arrive(freed.index(slot), count=1)", *lines[last + 1 :]]
+        back = ["fence_async_shared()", "mbarrier.arrive(freed.index(slot), count=1)"]
+        return [*lines[: last + 1], *back, *lines[last + 1 :]]
 
     def _staging(self) -> list[str]:
         """A slice's end. Outputs with a ring of their own are copied first, so that the wait for their slot need not

@@ -64,7 +64,7 @@ def counted(text: str) -> list[Counted]:
         for row in csv.reader(line for line in text.splitlines() if not line.startswith("==")):
             if row[:1] == ["ID"] and "Kernel Name" in row:
                 header = row
-            elif len(row) == len(header) and row[0].isdecimal():
+            elif row and len(row) == len(header) and row[0].isdecimal():
                 cells = dict(zip(header, row, strict=True))
                 metrics = {name: value for name, cell in cells.items() if (value := _number(name, cell)) is not None}
                 found.append(Counted(cells["Kernel Name"].partition("(")[0].strip(), metrics))

@@ -83,11 +83,10 @@ class Block:
 
     def write(self, slot: Slot) -> None:
         slot.written(self.warp.name, self.warp.known)
-        slot.unfenced = True
 
     def fence(self) -> None:
-        for slot in self.slots:
-            slot.unfenced = False
+        """Copies and products come after what the running warp has done in shared memory."""
+        self.warp.known.fence()
 
     def arrive(self, barrier: Barrier, count: int) -> None:
         barrier.arrive(self.warp.known, count)
@@ -100,12 +99,12 @@ class Block:
     def wait(self, barrier: Barrier, parity: int) -> None:
         warp = self.warp
         self._wait(f"phase {parity & 1} of {barrier.name}", lambda: barrier.passed(parity))
-        warp.known |= barrier.ended
+        warp.known.learn(barrier.ended)
 
     def load(self, slot: Slot, barrier: Barrier, size: int, copy: Callable[[], None]) -> None:
         """Asks for a copy into shared memory, whose bytes the barrier waits for."""
         known = Known(self.warp.known)
-        slot.written(f"a copy of {self.warp.name}", known)
+        slot.written(f"a copy of {self.warp.name}", known, engine=True)
 
         def arrives() -> None:
             copy()
@@ -116,10 +115,8 @@ class Block:
 
     def store(self, slot: Slot, read: Callable[[], T], write: Callable[[T], None]) -> None:
         """Asks for a copy of a slot to global memory: first it is read, and some time later it is there."""
-        if slot.unfenced:
-            raise Race(f"{self.warp.name} copies {slot.name} out before a fence has made what it wrote there visible")
         known = Known(self.warp.known)
-        slot.read(f"a copy of {self.warp.name}", known)
+        slot.read(f"a copy of {self.warp.name}", known, engine=True)
 
         def taken() -> None:
             values = read()
@@ -132,7 +129,7 @@ class Block:
         """Asks for a product of what lies in shared memory."""
         known = Known(self.warp.known)
         for slot in slots:
-            slot.read(f"a product of {self.warp.name}", known)
+            slot.read(f"a product of {self.warp.name}", known, engine=True)
         self.warp.products.append(UnderWay(product, known))
         self.pause()
 
@@ -141,14 +138,14 @@ class Block:
         warp = self.warp
         due = len(warp.products) - pending
         self._wait(f"all but {pending} of its products", lambda: warp.multiplied >= due)
-        warp.known.update(*(one.known for one in warp.products[: max(0, due)]))
+        warp.known.learn(*(one.known for one in warp.products[: max(0, due)]))
 
     def wait_stores(self, pending: int) -> None:
         """Until all but the last `pending` of the running warp's copies out have read shared memory."""
         warp = self.warp
         due = len(warp.stores) - pending
         self._wait(f"all but {pending} of its copies out", lambda: warp.stored >= due)
-        warp.known.update(*(one.known for one in warp.stores[: max(0, due)]))
+        warp.known.learn(*(one.known for one in warp.stores[: max(0, due)]))
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         """The running warp goes on when `ready` holds, and not necessarily at once."""
@@ -235,9 +232,9 @@ class Block:
 
     def _check_end(self) -> None:
         """A block's shared memory goes to the next one when its warps have ended."""
-        known = Known().union(*(warp.known for warp in self._warps))
+        known = Known(*(warp.known for warp in self._warps))
         for slot in () if self._fault else self.slots:
-            if not slot.settled(Known(known)):
+            if not slot.settled(known):
                 raise Race(f"the kernel ends, and nobody has waited for what is done with {slot.name}")
         for write in self._writes:
             write()

@@ -20,46 +20,67 @@ class Deadlock(HopperFault):
     """Every warp waits."""
 
 
+class Known:
+    """Accesses that have surely happened, whatever the timing: one's own, and those learnt of by waiting. Threads come
+    after all of them; copies and products after those of their own kind, and after those of threads that were fenced.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, *others: Known) -> None:
+        self.all: set[int] = set()
+        self.fenced: set[int] = set()
+        self._unfenced: set[int] = set()  # one's own
+        self.learn(*others)
+
+    def learn(self, *others: Known) -> None:
+        self.all.update(*(other.all for other in others))
+        self.fenced.update(*(other.fenced for other in others))
+
+    def new(self, engine: bool) -> int:
+        """A new access, by oneself."""
+        number = next(self._numbers)
+        self.all.add(number)
+        (self.fenced if engine else self._unfenced).add(number)
+        return number
+
+    def fence(self) -> None:
+        self.fenced |= self._unfenced
+        self._unfenced.clear()
+
+
 @dataclass
 class Slot:
-    """One place of shared memory, and the accesses to it that a later one must come after, as numbers."""
+    """One place of shared memory, and the accesses to it that a later one must come after, as numbers. An access is one
+    of threads, or one of an engine's: of a copy or a product."""
 
     name: str
     last_write: int | None = None
     reads: list[int] = field(default_factory=list)  # since then
-    unfenced: bool = False  # written by threads, and no fence since: the copy engine might not see it
 
-    def written(self, by: str, known: Known) -> None:
+    def written(self, by: str, known: Known, engine: bool = False) -> None:
         """An access by somebody who knows what has happened before; raises Race where that leaves out another one."""
-        self._check(f"{by} overwrites", known)
-        if not known.issuperset(self.reads):
-            raise Race(f"{by} overwrites {self.name}, which may still be read")
-        self.last_write, self.reads = known.next(), []
+        self._check(f"{by} overwrites", self._writes(), known, engine, "being written")
+        self._check(f"{by} overwrites", self.reads, known, engine, "read")
+        self.last_write, self.reads = known.new(engine), []
 
-    def read(self, by: str, known: Known) -> None:
+    def read(self, by: str, known: Known, engine: bool = False) -> None:
         if self.last_write is None:
             raise Race(f"{by} reads {self.name}, which nothing was written to")
-        self._check(f"{by} reads", known)
-        self.reads.append(known.next())
+        self._check(f"{by} reads", self._writes(), known, engine, "being written")
+        self.reads.append(known.new(engine))
 
     def settled(self, known: Known) -> bool:
-        return known.issuperset(self.reads) and (self.last_write is None or self.last_write in known)
+        return known.all.issuperset([*self.reads, *self._writes()])
 
-    def _check(self, said: str, known: Known) -> None:
-        if self.last_write is not None and self.last_write not in known:
-            raise Race(f"{said} {self.name}, which may still be being written")
+    def _writes(self) -> list[int]:
+        return [] if self.last_write is None else [self.last_write]
 
-
-class Known(set[int]):
-    """Accesses that have surely happened, whatever the timing: one's own, and those learnt of by waiting."""
-
-    _numbers = itertools.count()
-
-    def next(self) -> int:
-        """A new access, by oneself."""
-        number = next(self._numbers)
-        self.add(number)
-        return number
+    def _check(self, said: str, before: list[int], known: Known, engine: bool, done: str) -> None:
+        if not known.all.issuperset(before):
+            raise Race(f"{said} {self.name}, which may still be {done}")
+        if engine and not known.fenced.issuperset(before):
+            raise Race(f"{said} {self.name}, which may still be {done}: there is no fence since")
 
 
 @dataclass
@@ -101,10 +122,10 @@ class Barrier:
             raise Race(f"{self.name} is used before it is initialised")
 
     def _end(self, known: Known) -> None:
-        self.told |= known
+        self.told.learn(known)
         if self.missing == 0 and self.bytes == 0:
             self.phase, self.missing = self.phase + 1, self.count
-            self.ended |= self.told
+            self.ended.learn(self.told)
 
 
 def box(values: np.ndarray, place: tuple[int, int], shape: tuple[int, int]) -> np.ndarray:

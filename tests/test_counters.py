@@ -91,7 +91,7 @@ SECOND = (
 AROUND = (
     "==PROF== Connected to process 7 (/usr/bin/python3.11)\n"
     '==PROF== Profiling "up_proj": 0%....50%....100% - 38 passes\n'
-    "{}==PROF== Disconnected from process 7\n"
+    "\n{}\n==PROF== Disconnected from process 7\n"
 )
 
 

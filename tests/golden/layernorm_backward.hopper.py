@@ -255,6 +255,7 @@ def norm_epilogue(
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     xhat = (x_tile - mu_rows) * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - s1_rows - xhat * s2_rows)

@@ -178,6 +178,7 @@ def gated_epilogue(
     cols = col + places
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     v_tile = unpacked_g(v_ring.index(slot).load(layout))
+    fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     out = x_tile + sigmoid_g(z + b_cols) * v_tile
     tma.store_wait(0)

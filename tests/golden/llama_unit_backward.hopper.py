@@ -312,6 +312,7 @@ def norm_epilogue(
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     xhat = x_tile * r_rows
     dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
@@ -608,6 +609,7 @@ def gated_epilogue(
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
+    fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)

@@ -190,6 +190,7 @@ def gated_epilogue(
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
+    fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
