@@ -65,11 +65,11 @@ class RandomRounding(TorchDispatchMode):
         """One of the two neighbours in `dtype`, each as likely; a value that `dtype` holds stays; so does fp8-to-be."""
         if dtype in FORMATS:
             return exact
-        exponent = torch.frexp(exact)[1].double()
-        ulp = torch.exp2((exponent - SIGNIFICANT_BITS[dtype]).clamp(min=-1022.0))  # never zero
-        below = torch.floor(exact / ulp)
-        up = (self._uniform(exact) < 0.5) & (below * ulp < exact)
-        return torch.where(exact.isfinite(), (below + up) * ulp, exact).to(dtype)
+        step = 1 << (SIGNIFICANT_BITS[torch.float64] - SIGNIFICANT_BITS[dtype])  # of float64's bits
+        bits = exact.view(torch.int64)
+        below = bits & -step
+        up = (self._uniform(exact) < 0.5) & (below != bits)
+        return (below + step * up).view(torch.float64).to(dtype)
 
     def _inner(self, func: Any, args: Any, kwargs: Any, exact: Any) -> torch.Tensor | float:
         """The error of the fp32 arithmetic inside one operation, on its first result."""
