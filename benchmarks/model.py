@@ -26,7 +26,7 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
-MEASURED = Path(__file__).resolve().parent / "results" / "schedules-h200-2026-11-29.json"
+MEASURED = Path(__file__).resolve().parent / "results" / "schedules-h200-2026-11-30.json"
 _TIED = 1.001
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from coda_synth.coda_api.arithmetic import CHAINED, instructions
 from coda_synth.coda_api.devices import Device
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.groups import tile_step
@@ -216,13 +217,15 @@ def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int,
     assert isinstance(unit, Kernel) and unit.gemm is not None
     inner = call.dim(unit.gemm.inner).size(traffic.sizes)
     stored = max(0, traffic.written(call) - product * ITEMSIZE[traffic.signature.dtype])
-    live = (unit.outputs[name] for name in traffic.program.live_outputs(call))
+    live = {name: unit.outputs[name] for name in traffic.program.live_outputs(call)}
     return Work(
         mainloop_s=2 * schedule.block_m * schedule.block_n * inner / rate,
         loaded=(traffic.read(call) - traffic.operands(call)) / tiles,
         stored=stored / tiles,
-        running=any(value.form in (Form.PARTIAL, Form.PICK) for value in live),
+        running=any(value.form in (Form.PARTIAL, Form.PICK) for value in live.values()),
+        chained=any(value.word in CHAINED for value in live.values()),
         spilled=spilled,
+        instructions=instructions(unit, live, lambda dim: call.dim(dim).size(traffic.sizes)),
     )
 
 

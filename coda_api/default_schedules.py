@@ -1,9 +1,9 @@
 """The schedules that a kernel starts from where neither its author nor a tuner has said anything.
 
-For large products the order follows what was measured on one H200 (docs/hopper.md): two groups of warps that take tiles
-by turns hide a whole epilogue under the other group's mainloop, unless that epilogue waits for tiles of its own and the
-mainloop is short, or keeps running values of its rows; then one wide tile shared by all warps is faster: it moves fewer
-bytes through shared memory and leaves half as many partials. For small ones it follows from counts (docs/small.md).
+For large products it follows what was measured on one H200 (docs/hopper.md): two groups of warps that take tiles by
+turns hide an epilogue under the other group's mainloop. One wide tile shared by all warps moves fewer bytes through
+shared memory, and is faster where there is little to hide, or where it is too much for one group alone. For small
+products it follows from counts (docs/small.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from coda_synth.coda_api.program import Form, Kernel, Value, walk
+from coda_synth.coda_api.arithmetic import CHAINED, instructions
+from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
 
 H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
@@ -28,7 +29,9 @@ PASSES = (  # what its hints are, in words
     " block for each tile, several at once on a multiprocessor"
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
-_LONG = 8192  # a reduction so long that an epilogue which loads tiles hides under it as well
+_BRIEF = 3e11  # multiplications of a product that ends before a card draws all the power that it may
+_LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of 4,096; too many for one group
+_SUM = 4096
 
 FEW_ROWS = 64  # of which a product reads its weight once, bound by memory
 _FILLED = 0.7  # the share of the processors that must have a tile
@@ -61,9 +64,12 @@ def default_schedules(
         return (*_small(rows, cols, inner, form, shared_bytes, processors), last)
     if form != "hopper":
         return (last,)
-    loads = any(v.word == "param" and v.rows is not None and v.cols is not None for v in walk(live))
-    running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())
-    return (*(_TURNS if not running and (inner >= _LONG or not loads) else ()), last)
+    work = instructions(kernel, live, lambda dim: dim.size(sizes))
+    if work > _HEAVY or any(v.word in CHAINED for v in live.values()):
+        return (last,)
+    if rows * cols * inner < _BRIEF and work * _SUM / inner < _LIGHT:
+        return (replace(last, group_m=16),)
+    return (*_TURNS, last)
 
 
 def hinted(

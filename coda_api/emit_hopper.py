@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coda_synth.coda_api.gluon_text import gluon
-from coda_synth.coda_api.groups import HALVES
 from coda_synth.coda_api.hopper_loads import HopperLoads
 from coda_synth.coda_api.hopper_plan import DoesNotFit
-from coda_synth.coda_api.program import Form, Kernel, Value, walk
+from coda_synth.coda_api.program import Form, Kernel, Value
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.unit_text import Tensors, UnitParam, UnitText, call_text, function
 
@@ -36,11 +35,11 @@ def emit_hopper(
     WAITS_LAST, then say how.
 
     A schedule without a slice gets the widest with which the loader can bring a whole tile's epilogue ahead of time, or
-    else the widest that fits at all.
+    else the widest that fits at all. In turns it gets a narrow one, whose stores spread under the other group's sum.
     """
     running = any(v.form in (Form.PARTIAL, Form.PICK) for v in live.values())  # states take registers too
-    halved = schedule.mainloop == "pingpong" and any(v.word in HALVES for v in walk(live))  # so do both halves at once
-    widths = (schedule.slice_n,) if schedule.slice_n else (64, 32) if running or halved else (128, 64, 32)
+    shared = (64, 32) if running else (128, 64, 32)
+    widths = (schedule.slice_n,) if schedule.slice_n else (32, 16) if schedule.mainloop == "pingpong" else shared
     tried = [replace(schedule, slice_n=min(n, schedule.block_n)) for n in widths]
     for slots, one in [*((None, one) for one in tried), *((n, one) for one in tried for n in (2, 1))]:
         try:

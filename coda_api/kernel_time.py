@@ -1,9 +1,10 @@
 """What one tile of a GEMM kernel takes under a schedule: a mainloop that the matrix units, shared memory or latency
 bound, and what of its epilogue no mainloop hides. How many tiles there are is the cost model's matter.
 
-The constants come from one H200: they are fitted to benchmarks/results/schedules-h200-2026-11-29.json, where the same
-programs ran under several schedules; docs/tuner.md says how well they fit and what they do not see. Two are not fitted:
-LATENCY_S is only bounded from above by those figures, and the price of a spill is what its bytes need at least.
+The constants come from one H200: they are fitted to benchmarks/results/schedules-h200-2026-11-30.json, where the same
+programs ran under several schedules, and to others measured before; docs/tuner.md says how well they fit and what they
+do not see. Two are not fitted: LATENCY_S is only bounded from above by those figures, and the price of a spill is what
+its bytes need at least.
 """
 
 from __future__ import annotations
@@ -16,25 +17,30 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
-_SLICE_S = 0.4e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
+_SLICE_S = 0.2e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
 _FILL_S = 1.0e-6  # the portable kernel fills its pipeline anew for every tile
-_RUNNING_S = 1.5e-6  # running values of rows beside an accumulator, in a group of four warps
-_TURNS = 0.98  # mainloops that alternate, over one that waits for its own epilogue
+_RUNNING_S, _CHAINED_S = 0.7e-6, 3e-6  # running values of rows beside an accumulator, in a group of four warps
+_TURNS = 1.01  # mainloops that alternate, over one that waits for its own epilogue
 _SYNCHRONOUS = 2.0  # a tile that is loaded when it is needed, over one that a loader has brought
+_IN_TURNS = 1.3  # a tile that one group's epilogue waits for, beside the other's sum
 _SHARED_BYTES_PER_CLOCK = 128
-_WIDE, _NARROW = 128, 64  # slices where the schedule names none: without and with running values
+_LANES = 128  # instructions that one SM issues in a clock, each for an element
+_WIDE, _NARROW, _TURN = 128, 64, 32  # slices where the schedule names none: without and with running values, in turns
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Of one tile: flops of its mainloop at the sustained rate in seconds; bytes that its epilogue loads; bytes that it
-    stores beyond one product's worth; whether it keeps running values of rows; bytes of stack a thread spills."""
+    stores beyond one product's worth; whether it keeps running values of rows, and of those that each depend on the one
+    before; bytes of stack a thread spills; instructions of its epilogue for an element."""
 
     mainloop_s: float
     loaded: float
     stored: float
     running: bool
+    chained: bool = False
     spilled: int = 0
+    instructions: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,15 @@ def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) ->
     kind = mainloop(schedule, device)
     share = device.copy_bytes_per_s / device.sms  # what one SM gets of the memory's bandwidth
     loads, stores = work.loaded / share, work.stored / share
-    wide = schedule.slice_n or (_NARROW if work.running else _WIDE)
+    wide = schedule.slice_n or (_TURN if kind == "pingpong" else _NARROW if work.running else _WIDE)
     slices = -(-schedule.block_n // min(wide, schedule.block_n))
     spills = slices * spill_s(schedule, device, work.spilled)
     busy = busy_s(schedule, device, work, efficiency)
     if kind == "pingpong":
-        return busy + _SYNCHRONOUS * loads + (_RUNNING_S if work.running else 0.0) + spills
-    exposed = stores + _SLICE_S * slices * schedule.block_m / 128 + spills
+        running = _CHAINED_S if work.chained else _RUNNING_S if work.running else 0.0
+        return busy + _IN_TURNS * loads + running + spills
+    issued = work.instructions * schedule.block_m * schedule.block_n / _LANES / device.clock_hz
+    exposed = stores + issued + _SLICE_S * slices * schedule.block_m / 128 + spills
     return busy + exposed + (loads if kind == "hopper" else _SYNCHRONOUS * loads + _FILL_S)
 
 

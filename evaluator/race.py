@@ -8,6 +8,7 @@ Needs no torch; what a run does, and what tells its time, come from outside.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,15 +62,16 @@ def race(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock)
 
 
 def rounds(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock) -> dict[str, list[float]]:
-    """The median of each burst by contestant, milliseconds; bursts of one place in the lists ran side by side.
+    """The median of each burst by contestant, milliseconds; bursts of one place in the lists ran side by side, each
+    time in another order, as a power limit also charges a contestant with what ran before it.
 
     Ends when every interval is narrow, or when `seconds` are spent and every contestant had a few bursts.
     """
     bursts: dict[str, list[float]] = {name: [] for name in contestants}
     began, warm, turn = time.monotonic(), False, 0
     while True:
-        for name, laps in contestants.items():
-            bursts[name].append(_burst(laps, turn, clock))
+        for name in random.Random(turn).sample(list(contestants), len(contestants)):
+            bursts[name].append(_burst(contestants[name], turn, clock))
         turn += 1
         spent = time.monotonic() - began
         if not warm and spent > min(_WARM_S, seconds / 4):

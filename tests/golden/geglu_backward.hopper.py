@@ -412,8 +412,8 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 @gluon.jit
 def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
-    tma.store_wait(0)
+    out_slot = WHICH * 2 + step % 2
+    tma.store_wait(1)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
@@ -448,14 +448,17 @@ def weights_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -470,8 +473,14 @@ def weights_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        weights_epilogue(acc, slice_step, dw_out_ring, WHICH, row, col, dw_out)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        weights_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, dw_out)
+        weights_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, dw_out)
+        weights_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, dw_out)
+        weights_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, dw_out)
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -483,7 +492,7 @@ def weights(
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
     act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 128], act.layout)
-    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
+    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -535,7 +544,7 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             weights, _programs(e.device, D, 128, F, 128), _described_g(e, [64, 128], "bfloat16"),
-            _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 128], "bfloat16"), D, F, T, 128, 128,
+            _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 32], "bfloat16"), D, F, T, 128, 128,
             64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

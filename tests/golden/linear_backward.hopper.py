@@ -159,8 +159,8 @@ def halves_g(x):
 @gluon.jit
 def data_epilogue(z, step, dx_out_ring, WHICH: gl.constexpr, row, col, dx_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
-    tma.store_wait(0)
+    out_slot = WHICH * 2 + step % 2
+    tma.store_wait(1)
     dx_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
@@ -195,14 +195,17 @@ def data_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dy_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -217,8 +220,14 @@ def data_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        data_epilogue(acc, slice_step, dx_out_ring, WHICH, row, col, dx_out)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        data_epilogue(acc_0, slice_step, dx_out_ring, WHICH, row, col, dx_out)
+        data_epilogue(acc_32, slice_step + 1, dx_out_ring, WHICH, row, col + 32, dx_out)
+        data_epilogue(acc_64, slice_step + 2, dx_out_ring, WHICH, row, col + 64, dx_out)
+        data_epilogue(acc_96, slice_step + 3, dx_out_ring, WHICH, row, col + 96, dx_out)
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -230,7 +239,7 @@ def data(
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 128, 64], dy.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
-    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 128], dx_out.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [4, 128, 32], dx_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -261,9 +270,9 @@ def weights_epilogue(z, step, dw_ring, loaded, freed, WHICH: gl.constexpr, row, 
     layout: gl.constexpr = z.type.layout
     if step > 0:
         tma.store_wait(0)
-        mbarrier.arrive(freed.index(WHICH * 1 + (step - 1) % 1), count=1)
-    slot = WHICH * 1 + step % 1
-    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
+        mbarrier.arrive(freed.index(WHICH * 2 + (step - 1) % 2), count=1)
+    slot = WHICH * 2 + step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     dw_tile = dw_ring.index(slot).load(layout).to(gl.float32)
     dw_2 = dw_tile + z
     dw_ring.index(slot).store(dw_2.to(gl.float32))
@@ -299,15 +308,23 @@ def weights_fetcher(
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slice_step = turn_step // 2 * 2
-        slot = turn_step % 2 * 1 + slice_step % 1
-        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 2 + slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(dw, [row, col], loaded.index(slot), dw_ring.index(slot))
-        slot = turn_step % 2 * 1 + (slice_step + 1) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(dw, [row, (col + 32)], loaded.index(slot), dw_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(dw, [row, (col + 64)], loaded.index(slot), dw_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(dw, [row, (col + 96)], loaded.index(slot), dw_ring.index(slot))
         turn_step += 1
 
 
@@ -321,7 +338,9 @@ def weights_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_64 = halves_g(zero)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
@@ -329,7 +348,7 @@ def weights_consumer(
     for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dy_stages.index(stage).permute((1, 0)), x_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -344,10 +363,14 @@ def weights_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        acc_0, acc_64 = halves_g(acc)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         weights_epilogue(acc_0, slice_step, dw_ring, loaded, freed, WHICH, row, col, dw)
-        weights_epilogue(acc_64, slice_step + 1, dw_ring, loaded, freed, WHICH, row, col + 64, dw)
-        slice_step += 2
+        weights_epilogue(acc_32, slice_step + 1, dw_ring, loaded, freed, WHICH, row, col + 32, dw)
+        weights_epilogue(acc_64, slice_step + 2, dw_ring, loaded, freed, WHICH, row, col + 64, dw)
+        weights_epilogue(acc_96, slice_step + 3, dw_ring, loaded, freed, WHICH, row, col + 96, dw)
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -359,15 +382,15 @@ def weights(
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 64, 128], dy.layout)
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 128], x.layout)
-    dw_ring = gl.allocate_shared_memory(dw.dtype, [2, 128, 64], dw.layout)
+    dw_ring = gl.allocate_shared_memory(dw.dtype, [4, 128, 32], dw.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -441,12 +464,12 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
     _keep(key, [
         _launched(
             data, _programs(dy.device, T, 128, D, 128), _described_g(dy, [128, 64], "bfloat16"),
-            _described_g(w, [64, 128], "bfloat16"), _described_g(a_dx, [128, 128], "bfloat16"), T, D, F, 128, 128, 64,
+            _described_g(w, [64, 128], "bfloat16"), _described_g(a_dx, [128, 32], "bfloat16"), T, D, F, 128, 128, 64,
             8, 5, 4, False, True, False, num_warps=4, num_stages=5,
         ),
         _launched(
             weights, _programs(dy.device, F, 128, D, 128), _described_g(dy, [64, 128], "bfloat16"),
-            _described_g(x, [64, 128], "bfloat16"), _described_g(dw, [128, 64], "float32"), F, D, T, 128, 128, 64, 8,
+            _described_g(x, [64, 128], "bfloat16"), _described_g(dw, [128, 32], "float32"), F, D, T, 128, 128, 64, 8,
             5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(

@@ -186,9 +186,12 @@ def reduce_max_g(x, AXIS: gl.constexpr):
 
 
 @gluon.jit
-def project_epilogue(z, amax_max, step, z_out_ring, row, col, z_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr):
+def project_epilogue(
+    z, amax_max, step, z_out_ring, WHICH: gl.constexpr, row, col, z_out, N, SLICE: gl.constexpr,
+    WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
-    out_slot = step % 2
+    out_slot = WHICH * 2 + step % 2
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     amax_max = maximum_g(amax_max, reduce_max_g(gl.where(WHOLE_N | (cols[None, :] < N), gl.abs(z), float("-inf")), 1))
@@ -220,25 +223,26 @@ def project_loader(
 
 @gluon.jit
 def project_consumer(
-    x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -249,17 +253,18 @@ def project_consumer(
             acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         amax_max = gl.full((BLOCK_M,), float("-inf"), gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
-        amax_max = project_epilogue(acc_0, amax_max, slice_step, z_out_ring, row, col, z_out, N, 64, WHOLE_N)
-        amax_max = project_epilogue(acc_64, amax_max, slice_step + 1, z_out_ring, row, col + 64, z_out, N, 64, WHOLE_N)
-        amax_max = project_epilogue(acc_128, amax_max, slice_step + 2, z_out_ring, row, col + 128, z_out, N, 64, WHOLE_N)
-        amax_max = project_epilogue(acc_192, amax_max, slice_step + 3, z_out_ring, row, col + 192, z_out, N, 64, WHOLE_N)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        amax_max = project_epilogue(acc_0, amax_max, slice_step, z_out_ring, WHICH, row, col, z_out, N, 32, WHOLE_N)
+        amax_max = project_epilogue(acc_32, amax_max, slice_step + 1, z_out_ring, WHICH, row, col + 32, z_out, N, 32, WHOLE_N)
+        amax_max = project_epilogue(acc_64, amax_max, slice_step + 2, z_out_ring, WHICH, row, col + 64, z_out, N, 32, WHOLE_N)
+        amax_max = project_epilogue(acc_96, amax_max, slice_step + 3, z_out_ring, WHICH, row, col + 96, z_out, N, 32, WHOLE_N)
         slice_step += 4
         gl.store(amax_out + tile_n * M + rows, amax_max, mask=rows < M)
     tma.store_wait(0)
@@ -271,20 +276,24 @@ def project(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [2, 128, 64], z_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [4, 128, 32], z_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (project_consumer, (x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (project_consumer, (0, turn, x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (project_consumer, (1, turn, x_stages, w_stages, full, empty, z_out_ring, z_out, amax_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (project_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [1],
-        [24],
+        [4, 1],
+        [240, 24],
     )
 
 
@@ -336,9 +345,9 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         return
     _keep(key, [
         _launched(
-            project, _programs(x.device, T, 128, N, 256), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w, [256, 64], "bfloat16"), _described_g(a_z, [128, 64], "bfloat16"), a_amax, T, N, D, 128,
-            256, 64, 8, 3, 8, N % 256 == 0, num_warps=8, num_stages=3,
+            project, _programs(x.device, T, 128, N, 128), _described_g(x, [128, 64], "bfloat16"),
+            _described_g(w, [128, 64], "bfloat16"), _described_g(a_z, [128, 32], "bfloat16"), a_amax, T, N, D, 128,
+            128, 64, 8, 5, 4, N % 128 == 0, num_warps=4, num_stages=5,
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(

@@ -172,8 +172,8 @@ def rotary_epilogue(
     layout: gl.constexpr = z_low.type.layout
     out_slot = WHICH * 2 + step % 2
     part_places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
-    f_hi_cols = gl.load(f_hi + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 32) + part_places)[None, :].to(gl.float32)
-    f_lo_cols = gl.load(f_lo + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 32) + part_places)[None, :].to(gl.float32)
+    f_hi_cols = gl.load(f_hi + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 16) + part_places)[None, :].to(gl.float32)
+    f_lo_cols = gl.load(f_lo + gl.multiple_of((col // 128 * 64 + col % 128) % (H // 2), 16) + part_places)[None, :].to(gl.float32)
     cos, sin = rotation_g(pos_rows.to(gl.float32), f_hi_cols, f_lo_cols)
     y_low = z_low * cos - z_high * sin
     y_high = z_high * cos + z_low * sin
@@ -215,8 +215,12 @@ def rotary_consumer(
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
     zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0_to_32, zero_32_to_64 = halves_g(zero_0_to_64)
+    zero_0, zero_16 = halves_g(zero_0_to_32)
+    zero_32, zero_48 = halves_g(zero_32_to_64)
+    zero_64_to_96, zero_96_to_128 = halves_g(zero_64_to_128)
+    zero_64, zero_80 = halves_g(zero_64_to_96)
+    zero_96, zero_112 = halves_g(zero_96_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
@@ -226,7 +230,7 @@ def rotary_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         pos_rows = gl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -242,13 +246,23 @@ def rotary_consumer(
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
         acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, WHICH, row, col, pos_rows, y_out, f_hi, f_lo, H, 32)
+        acc_0_to_32, acc_32_to_64 = halves_g(acc_0_to_64)
+        acc_0, acc_16 = halves_g(acc_0_to_32)
+        acc_32, acc_48 = halves_g(acc_32_to_64)
+        acc_64_to_96, acc_96_to_128 = halves_g(acc_64_to_128)
+        acc_64, acc_80 = halves_g(acc_64_to_96)
+        acc_96, acc_112 = halves_g(acc_96_to_128)
+        rotary_epilogue(acc_0, acc_64, slice_step, y_out_ring, WHICH, row, col, pos_rows, y_out, f_hi, f_lo, H, 16)
         rotary_epilogue(
-                acc_32, acc_96, slice_step + 1, y_out_ring, WHICH, row, col + 32, pos_rows, y_out, f_hi, f_lo, H, 32,
+                acc_16, acc_80, slice_step + 1, y_out_ring, WHICH, row, col + 16, pos_rows, y_out, f_hi, f_lo, H, 16,
             )
-        slice_step += 2
+        rotary_epilogue(
+                acc_32, acc_96, slice_step + 2, y_out_ring, WHICH, row, col + 32, pos_rows, y_out, f_hi, f_lo, H, 16,
+            )
+        rotary_epilogue(
+                acc_48, acc_112, slice_step + 3, y_out_ring, WHICH, row, col + 48, pos_rows, y_out, f_hi, f_lo, H, 16,
+            )
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -260,7 +274,7 @@ def rotary(
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [8, 128, 32], y_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [8, 128, 16], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -287,10 +301,10 @@ def rotary(
 
 
 @gluon.jit
-def linear_epilogue(z, step, y_out_ring, WHICH: gl.constexpr, row, col, y_out):
+def linear_epilogue(z, step, y_out_ring, row, col, y_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
-    tma.store_wait(0)
+    out_slot = step % 2
+    tma.store_wait(1)
     y_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
@@ -317,21 +331,21 @@ def linear_loader(
 
 @gluon.jit
 def linear_consumer(
-    WHICH: gl.constexpr, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0, zero_128 = halves_g(zero)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -342,12 +356,13 @@ def linear_consumer(
             acc = warpgroup_mma(x_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        linear_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, y_out)
-        slice_step += 1
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        linear_epilogue(acc_0, slice_step, y_out_ring, row, col, y_out)
+        linear_epilogue(acc_128, slice_step + 1, y_out_ring, row, col + 128, y_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -358,28 +373,24 @@ def linear(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 128, 64], x.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
     y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 128], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (linear_consumer, (0, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (linear_consumer, (1, turn, x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (linear_consumer, (x_stages, w_stages, full, empty, y_out_ring, y_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (linear_loader, (x, w, x_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -412,17 +423,17 @@ def launch(x, w_q, w_k, w_v, pos, f_hi, f_lo, q_y, k_y, v_y):
     _keep(key, [
         _launched(
             rotary, _programs(x.device, T, 128, H * HQ, 128), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 32], "bfloat16"), T,
+            _described_g(w_q, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(q_y, [128, 16], "bfloat16"), T,
             H * HQ, D, 128, 128, 128, 64, 8, 5, 4, False, True, False, num_warps=4, num_stages=5,
         ),
         _launched(
             rotary, _programs(x.device, T, 128, H * HK, 128), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 32], "bfloat16"), T,
+            _described_g(w_k, [128, 64], "bfloat16"), pos, f_hi, f_lo, _described_g(k_y, [128, 16], "bfloat16"), T,
             H * HK, D, 128, 128, 128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
-            linear, _programs(x.device, T, 128, H * HK, 128), _described_g(x, [128, 64], "bfloat16"),
-            _described_g(w_v, [128, 64], "bfloat16"), _described_g(v_y, [128, 128], "bfloat16"), T, H * HK, D, 128,
-            128, 64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
+            linear, _programs(x.device, T, 128, H * HK, 256), _described_g(x, [128, 64], "bfloat16"),
+            _described_g(w_v, [256, 64], "bfloat16"), _described_g(v_y, [128, 128], "bfloat16"), T, H * HK, D, 128,
+            256, 64, 16, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
     ])

@@ -288,7 +288,7 @@ def launch(y, w, b, gamma, x, a_out):
         _launched(
             project, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
             _described_g(w, [256, 64], "bfloat16"), b, gamma, _described_g(x, [128, 128], "bfloat16"),
-            _described_g(a_out, [128, 128], "bfloat16"), T, D, K, 128, 256, 64, 8, 3, 8, D % 256 == 0, num_warps=8,
+            _described_g(a_out, [128, 128], "bfloat16"), T, D, K, 128, 256, 64, 16, 3, 8, D % 256 == 0, num_warps=8,
             num_stages=3,
         ),
     ])

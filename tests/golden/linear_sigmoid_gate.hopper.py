@@ -166,13 +166,13 @@ def unpacked_g(x):
 
 @gluon.jit
 def gated_epilogue(
-    z, step, x_ring, v_ring, out_out_ring, loaded, freed, row, col, out_out, b, N, SLICE: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    z, step, x_ring, v_ring, out_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, out_out, b, N,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 2
-    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
-    out_slot = step % 1
+    slot = WHICH * 1 + step % 1
+    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
+    out_slot = WHICH * 2 + step % 2
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
@@ -181,7 +181,7 @@ def gated_epilogue(
     fence_async_shared()
     mbarrier.arrive(freed.index(slot), count=1)
     out = x_tile + sigmoid_g(z + b_cols) * v_tile
-    tma.store_wait(0)
+    tma.store_wait(1)
     out_out_ring.index(out_slot).store(out.to(gl.bfloat16))
     fence_async_shared()
     tma_store(out_out, [row, col], out_out_ring.index(out_slot))
@@ -211,54 +211,56 @@ def gated_fetcher(
     x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr,
 ):
-    slice_step = 0
+    turn_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slot = slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 1 + slice_step % 1
+        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
         tma_load(v, [row, col], loaded.index(slot), v_ring.index(slot))
-        slot = (slice_step + 1) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        slot = turn_step % 2 * 1 + (slice_step + 1) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
+        tma_load(v, [row, (col + 32)], loaded.index(slot), v_ring.index(slot))
+        slot = turn_step % 2 * 1 + (slice_step + 2) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
         tma_load(v, [row, (col + 64)], loaded.index(slot), v_ring.index(slot))
-        slot = (slice_step + 2) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
-        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        tma_load(v, [row, (col + 128)], loaded.index(slot), v_ring.index(slot))
-        slot = (slice_step + 3) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
-        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        tma_load(v, [row, (col + 192)], loaded.index(slot), v_ring.index(slot))
-        slice_step += 4
+        slot = turn_step % 2 * 1 + (slice_step + 3) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
+        tma_load(v, [row, (col + 96)], loaded.index(slot), v_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def gated_consumer(
-    y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b, out_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    WHICH: gl.constexpr, turn, y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b,
+    out_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -269,24 +271,26 @@ def gated_consumer(
             acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
+        step += 2 * steps
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         gated_epilogue(
-                acc_0, slice_step, x_ring, v_ring, out_out_ring, loaded, freed, row, col, out_out, b, N, 64, WHOLE_N,
+                acc_0, slice_step, x_ring, v_ring, out_out_ring, loaded, freed, WHICH, row, col, out_out, b, N, 32, WHOLE_N,
             )
         gated_epilogue(
-                acc_64, slice_step + 1, x_ring, v_ring, out_out_ring, loaded, freed, row, col + 64, out_out, b, N, 64, WHOLE_N,
-            )
-        gated_epilogue(
-                acc_128, slice_step + 2, x_ring, v_ring, out_out_ring, loaded, freed, row, col + 128, out_out, b, N, 64,
+                acc_32, slice_step + 1, x_ring, v_ring, out_out_ring, loaded, freed, WHICH, row, col + 32, out_out, b, N, 32,
                 WHOLE_N,
             )
         gated_epilogue(
-                acc_192, slice_step + 3, x_ring, v_ring, out_out_ring, loaded, freed, row, col + 192, out_out, b, N, 64,
+                acc_64, slice_step + 2, x_ring, v_ring, out_out_ring, loaded, freed, WHICH, row, col + 64, out_out, b, N, 32,
+                WHOLE_N,
+            )
+        gated_epilogue(
+                acc_96, slice_step + 3, x_ring, v_ring, out_out_ring, loaded, freed, WHICH, row, col + 96, out_out, b, N, 32,
                 WHOLE_N,
             )
         slice_step += 4
@@ -299,10 +303,10 @@ def gated(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 64], x.layout)
-    v_ring = gl.allocate_shared_memory(v.dtype, [2, 128, 64], v.layout)
-    out_out_ring = gl.allocate_shared_memory(out_out.dtype, [1, 128, 64], out_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 32], x.layout)
+    v_ring = gl.allocate_shared_memory(v.dtype, [2, 128, 32], v.layout)
+    out_out_ring = gl.allocate_shared_memory(out_out.dtype, [4, 128, 32], out_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -313,14 +317,18 @@ def gated(
     for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (gated_consumer, (y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (0, turn, y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (1, turn, y_stages, w_stages, full, empty, x_ring, v_ring, out_out_ring, loaded, freed, b, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gated_loader, (y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (gated_fetcher, (x, x_ring, v, v_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1, 1],
-        [24, 24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
 
 
@@ -339,9 +347,9 @@ def launch(y, w, b, v, x, a_out):
         return
     _keep(key, [
         _launched(
-            gated, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
-            _described_g(w, [256, 64], "bfloat16"), b, _described_g(v, [128, 64], "bfloat16"),
-            _described_g(x, [128, 64], "bfloat16"), _described_g(a_out, [128, 64], "bfloat16"), T, D, K, 128, 256, 64,
-            8, 3, 8, D % 256 == 0, num_warps=8, num_stages=3,
+            gated, _programs(y.device, T, 128, D, 128), _described_g(y, [128, 64], "bfloat16"),
+            _described_g(w, [128, 64], "bfloat16"), b, _described_g(v, [128, 32], "bfloat16"),
+            _described_g(x, [128, 32], "bfloat16"), _described_g(a_out, [128, 32], "bfloat16"), T, D, K, 128, 128, 64,
+            8, 5, 4, D % 128 == 0, num_warps=4, num_stages=5,
         ),
     ])

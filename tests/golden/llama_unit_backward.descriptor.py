@@ -326,20 +326,12 @@ def gated(
         rows = row + tl.arange(0, BLOCK_M)
         zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
         acc_0_to_128, acc_128_to_256 = halves(acc)
-        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
-        acc_0, acc_32 = halves(acc_0_to_64)
-        acc_64, acc_96 = halves(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
-        acc_128, acc_160 = halves(acc_128_to_192)
-        acc_192, acc_224 = halves(acc_192_to_256)
-        zdz_sum = gated_epilogue(acc_0, zdz_sum, row, col, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_32, zdz_sum, row, col + 32, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_64, zdz_sum, row, col + 64, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_96, zdz_sum, row, col + 96, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_128, zdz_sum, row, col + 128, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_160, zdz_sum, row, col + 160, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_192, zdz_sum, row, col + 192, dz_out, z, act_out, N, 32)
-        zdz_sum = gated_epilogue(acc_224, zdz_sum, row, col + 224, dz_out, z, act_out, N, 32)
+        acc_0, acc_64 = halves(acc_0_to_128)
+        acc_128, acc_192 = halves(acc_128_to_256)
+        zdz_sum = gated_epilogue(acc_0, zdz_sum, row, col, dz_out, z, act_out, N, 64)
+        zdz_sum = gated_epilogue(acc_64, zdz_sum, row, col + 64, dz_out, z, act_out, N, 64)
+        zdz_sum = gated_epilogue(acc_128, zdz_sum, row, col + 128, dz_out, z, act_out, N, 64)
+        zdz_sum = gated_epilogue(acc_192, zdz_sum, row, col + 192, dz_out, z, act_out, N, 64)
         tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -456,7 +448,7 @@ def launch(
         ),
         _launched(
             gated, _programs(b1_dx.device, T, 128, F, 256), _described(b1_dx, [128, 64]), _described(w2, [64, 256]),
-            _described(z1, [128, 64]), _described(b2_dz, [128, 64]), _described(b2_act, [128, 32]), b2_zdz, T, F, D,
+            _described(z1, [128, 128]), _described(b2_dz, [128, 128]), _described(b2_act, [128, 64]), b2_zdz, T, F, D,
             128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
         _launched(

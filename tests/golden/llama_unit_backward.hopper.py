@@ -299,14 +299,14 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 
 @gluon.jit
 def norm_epilogue(
-    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows, s_rows,
-    dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
-    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, WHICH: gl.constexpr, row,
+    col, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr,
+    WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = step % 1
+    slot = WHICH * 1 + step % 1
     mbarrier.wait(loaded.index(slot), (step // 1) & 1)
-    out_slot = step % 1
+    out_slot = WHICH * 1 + step % 1
     dres_tile = unpacked_g(dres_ring.index(slot).load(layout))
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
@@ -319,7 +319,7 @@ def norm_epilogue(
     y = xhat * gamma_cols
     rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     dgamma_part = sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), WARPS)
-    dgamma_parts.index(0).store(dgamma_part)
+    dgamma_parts.index(WHICH).store(dgamma_part)
     tma.store_wait(0)
     dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
@@ -328,7 +328,7 @@ def norm_epilogue(
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
     by_column: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
     columns = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, by_column))
-    gl.store(dgamma_out + row // BLOCK_M * N + columns, gl.sum(dgamma_parts.index(0).load(by_column), 0), mask=WHOLE_N | (columns < N))
+    gl.store(dgamma_out + row // BLOCK_M * N + columns, gl.sum(dgamma_parts.index(WHICH).load(by_column), 0), mask=WHOLE_N | (columns < N))
 
 
 @gluon.jit
@@ -355,58 +355,60 @@ def norm_fetcher(
     dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr,
 ):
-    slice_step = 0
+    turn_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slot = slice_step % 1
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 1 + slice_step % 1
         mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
         tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 1) % 1
+        slot = turn_step % 2 * 1 + (slice_step + 1) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(dres, [row, (col + 32)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
+        slot = turn_step % 2 * 1 + (slice_step + 2) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
         tma_load(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
         tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 2) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
-        tma_load(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
-        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 3) % 1
+        slot = turn_step % 2 * 1 + (slice_step + 3) % 1
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 32768)
-        tma_load(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
-        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 4
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(dres, [row, (col + 96)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def norm_consumer(
-    dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts,
-    gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring,
+    loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         r_rows = gl.load(r + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         s_rows = gl.load(s + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -417,27 +419,28 @@ def norm_consumer(
             acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
+        step += 2 * steps
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         norm_epilogue(
-                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows,
-                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, WHICH, row, col,
+                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col + 64,
-                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+                acc_32, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, WHICH, row,
+                col + 32, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
-                col + 128, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+                acc_64, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, WHICH, row,
+                col + 64, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         norm_epilogue(
-                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
-                col + 192, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+                acc_96, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, WHICH, row,
+                col + 96, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         slice_step += 4
     tma.store_wait(0)
@@ -451,34 +454,38 @@ def norm(
     WHOLE_N: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
-    dres_ring = gl.allocate_shared_memory(dres.dtype, [1, 128, 64], dres.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [1, 128, 64], x.layout)
-    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [1, 128, 64], dx_out.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [1, 128, 64], y_out.layout)
-    dgamma_parts = gl.allocate_shared_memory(gl.float32, [1, 8, 64], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
+    dres_ring = gl.allocate_shared_memory(dres.dtype, [2, 128, 32], dres.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 32], x.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 32], dx_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 32], y_out.layout)
+    dgamma_parts = gl.allocate_shared_memory(gl.float32, [2, 4, 32], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(1):
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (norm_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (norm_consumer, (0, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (norm_consumer, (1, turn, dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
             (norm_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (norm_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1, 1],
-        [24, 24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -498,10 +505,10 @@ def columns(p, total_out, N, p_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
+def weights_epilogue(z, step, dw_out_ring, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
-    tma.store_wait(0)
+    out_slot = step % 2
+    tma.store_wait(1)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
@@ -528,22 +535,21 @@ def weights_loader(
 
 @gluon.jit
 def weights_consumer(
-    WHICH: gl.constexpr, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0, zero_128 = halves_g(zero)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -554,12 +560,13 @@ def weights_consumer(
             acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        weights_epilogue(acc, slice_step, dw_out_ring, WHICH, row, col, dw_out)
-        slice_step += 1
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        weights_epilogue(acc_0, slice_step, dw_out_ring, row, col, dw_out)
+        weights_epilogue(acc_128, slice_step + 1, dw_out_ring, row, col + 128, dw_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -570,28 +577,24 @@ def weights(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
-    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 128], y.layout)
+    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 256], y.layout)
     dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_consumer, (0, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_consumer, (1, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (e, y, e_stages, y_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -599,13 +602,13 @@ def weights(
 
 @gluon.jit
 def gated_epilogue(
-    z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N,
-    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+    z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, dz_out,
+    act_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
-    slot = step % 2
+    slot = WHICH * 2 + step % 2
     mbarrier.wait(loaded.index(slot), (step // 2) & 1)
-    out_slot = step % 2
+    out_slot = WHICH * 1 + step % 1
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
@@ -623,7 +626,7 @@ def gated_epilogue(
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
-    tma.store_wait(2)
+    tma.store_wait(0)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
@@ -655,71 +658,73 @@ def gated_loader(
 def gated_fetcher(
     z, z_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
 ):
-    slice_step = 0
+    turn_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slot = slice_step % 2
+        slice_step = turn_step // 2 * 8
+        slot = turn_step % 2 * 2 + slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, col * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 1) % 2
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 2) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 16) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 3) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 4) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 48) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 4) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 4) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 128) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 5) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 5) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 5) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 160) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 6) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 80) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 6) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 6) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 192) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 7) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 7) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 7) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 224) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 8
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 112) * 2], loaded.index(slot), z_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def gated_consumer(
-    e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M,
-    N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed,
+    dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero_0_to_128)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
-    zero_128_to_192, zero_192_to_256 = halves_g(zero_128_to_256)
-    zero_128, zero_160 = halves_g(zero_128_to_192)
-    zero_192, zero_224 = halves_g(zero_192_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0_to_32, zero_32_to_64 = halves_g(zero_0_to_64)
+    zero_0, zero_16 = halves_g(zero_0_to_32)
+    zero_32, zero_48 = halves_g(zero_32_to_64)
+    zero_64_to_96, zero_96_to_128 = halves_g(zero_64_to_128)
+    zero_64, zero_80 = halves_g(zero_64_to_96)
+    zero_96, zero_112 = halves_g(zero_96_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 8) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -730,48 +735,49 @@ def gated_consumer(
             acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0_to_64, acc_64_to_128 = halves_g(acc_0_to_128)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves_g(acc_128_to_256)
-        acc_128, acc_160 = halves_g(acc_128_to_192)
-        acc_192, acc_224 = halves_g(acc_192_to_256)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0_to_32, acc_32_to_64 = halves_g(acc_0_to_64)
+        acc_0, acc_16 = halves_g(acc_0_to_32)
+        acc_32, acc_48 = halves_g(acc_32_to_64)
+        acc_64_to_96, acc_96_to_128 = halves_g(acc_64_to_128)
+        acc_64, acc_80 = halves_g(acc_64_to_96)
+        acc_96, acc_112 = halves_g(acc_96_to_128)
         zdz_sum = gated_epilogue(
-                acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N, 32,
-                WHOLE_N,
+                acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col, dz_out, act_out,
+                N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_32, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 32, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_16, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 16,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_64, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 64, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_32, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 32,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_96, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 96, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_48, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 48,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_128, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 128, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 64,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_160, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 160, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_80, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 80,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_192, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 192, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_96, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 96,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_224, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 224, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_112, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 112,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -785,42 +791,155 @@ def gated(
     WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
-    z_ring = gl.allocate_shared_memory(z.dtype, [2, 128, 64], z.layout)
-    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 64], dz_out.layout)
-    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 32], act_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
+    z_ring = gl.allocate_shared_memory(z.dtype, [4, 128, 32], z.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 32], dz_out.layout)
+    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 16], act_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (0, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (1, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gated_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (gated_fetcher, (z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1, 1],
-        [24, 24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
 
 
 @gluon.jit
-def data_epilogue(z, step, dy_out_ring, WHICH: gl.constexpr, row, col, dy_out):
+def weights_2_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
+    tma.store_wait(1)
+    dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
+    fence_async_shared()
+    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
+
+
+@gluon.jit
+def weights_2_loader(
+    e, y, e_stages, y_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):
+    step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        for k in range(0, K, BLOCK_K):
+            stage = step % STAGES
+            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            tma_load(e, [k, row], full.index(stage), e_stages.index(stage))
+            tma_load(y, [k, col], full.index(stage), y_stages.index(stage))
+            step += 1
+
+
+@gluon.jit
+def weights_2_consumer(
+    WHICH: gl.constexpr, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr,
+):
+    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
+    steps = gl.cdiv(K, BLOCK_K)
+    step, slice_step = WHICH * steps, 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        for k in range(1, steps):
+            stage = (step + k) % STAGES
+            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
+            acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
+        step += 2 * steps
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        weights_2_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, dw_out)
+        weights_2_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, dw_out)
+        weights_2_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, dw_out)
+        weights_2_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, dw_out)
+        slice_step += 4
     tma.store_wait(0)
+
+
+@gluon.jit
+def weights_2(
+    e, y, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
+    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+):
+    e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
+    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 128], y.layout)
+    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
+    gl.warp_specialize(
+        [
+            (weights_2_consumer, (0, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_2_consumer, (1, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_2_loader, (e, y, e_stages, y_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ],
+        [4, 1],
+        [240, 24],
+    )
+    if WAITS_LAST:
+        gdc_wait()
+
+
+@gluon.jit
+def data_epilogue(z, step, dy_out_ring, row, col, dy_out):
+    layout: gl.constexpr = z.type.layout
+    out_slot = step % 2
+    tma.store_wait(1)
     dy_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dy_out, [row, col], dy_out_ring.index(out_slot))
@@ -847,22 +966,21 @@ def data_loader(
 
 @gluon.jit
 def data_consumer(
-    WHICH: gl.constexpr, turn, e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0, zero_128 = halves_g(zero)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -873,12 +991,13 @@ def data_consumer(
             acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        data_epilogue(acc, slice_step, dy_out_ring, WHICH, row, col, dy_out)
-        slice_step += 1
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        data_epilogue(acc_0, slice_step, dy_out_ring, row, col, dy_out)
+        data_epilogue(acc_128, slice_step + 1, dy_out_ring, row, col + 128, dy_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -889,28 +1008,24 @@ def data(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
     dy_out_ring = gl.allocate_shared_memory(dy_out.dtype, [2, 128, 128], dy_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (data_consumer, (0, turn, e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (data_consumer, (1, turn, e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (data_consumer, (e_stages, w_stages, full, empty, dy_out_ring, dy_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (data_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -993,57 +1108,57 @@ def launch(
             statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            norm, _programs(b0_dz.device, T, 128, D, 256), _described_g(b0_dz, [128, 64], "bfloat16"),
-            _described_g(w_qkv, [64, 256], "bfloat16"), _described_g(x2, [128, 64], "bfloat16"), gamma2, r2, s2_s,
-            _described_g(dx2, [128, 64], "bfloat16"), _described_g(b1_dx, [128, 64], "bfloat16"),
-            _described_g(b1_y, [128, 64], "bfloat16"), b1_dgamma, T, D, Q, 128, 256, 64, 8, 3, 8, True, False, False,
-            T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            norm, _programs(b0_dz.device, T, 128, D, 128), _described_g(b0_dz, [128, 64], "bfloat16"),
+            _described_g(w_qkv, [64, 128], "bfloat16"), _described_g(x2, [128, 32], "bfloat16"), gamma2, r2, s2_s,
+            _described_g(dx2, [128, 32], "bfloat16"), _described_g(b1_dx, [128, 32], "bfloat16"),
+            _described_g(b1_y, [128, 32], "bfloat16"), b1_dgamma, T, D, Q, 128, 128, 64, 8, 5, 4, True, False, False,
+            T % 128 == 0, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b1_dgamma, g2_total, D, b1_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            weights, _programs(b0_dz.device, Q, 128, D, 128), _described_g(b0_dz, [64, 128], "bfloat16"),
-            _described_g(b1_y, [64, 128], "bfloat16"), _described_g(dw_qkv_dw, [128, 128], "bfloat16"), Q, D, T, 128,
-            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(b0_dz.device, Q, 128, D, 256), _described_g(b0_dz, [64, 128], "bfloat16"),
+            _described_g(b1_y, [64, 256], "bfloat16"), _described_g(dw_qkv_dw, [128, 128], "bfloat16"), Q, D, T, 128,
+            256, 64, 16, 3, 8, False, True, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            gated, _programs(b1_dx.device, T, 128, F, 256), _described_g(b1_dx, [128, 64], "bfloat16"),
-            _described_g(w2, [64, 256], "bfloat16"), _described_g(z1, [128, 64], "bfloat16"),
-            _described_g(b2_dz, [128, 64], "bfloat16"), _described_g(b2_act, [128, 32], "bfloat16"), b2_zdz, T, F, D,
-            128, 256, 64, 8, 3, 8, False, False, True, F % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            gated, _programs(b1_dx.device, T, 128, F, 128), _described_g(b1_dx, [128, 64], "bfloat16"),
+            _described_g(w2, [64, 128], "bfloat16"), _described_g(z1, [128, 32], "bfloat16"),
+            _described_g(b2_dz, [128, 32], "bfloat16"), _described_g(b2_act, [128, 16], "bfloat16"), b2_zdz, T, F, D,
+            128, 128, 64, 8, 5, 4, False, False, True, F % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            weights, _programs(b1_dx.device, D, 128, F, 128), _described_g(b1_dx, [64, 128], "bfloat16"),
-            _described_g(b2_act, [64, 128], "bfloat16"), _described_g(dw2_dw, [128, 128], "bfloat16"), D, F, T, 128,
+            weights_2, _programs(b1_dx.device, D, 128, F, 128), _described_g(b1_dx, [64, 128], "bfloat16"),
+            _described_g(b2_act, [64, 128], "bfloat16"), _described_g(dw2_dw, [128, 32], "bfloat16"), D, F, T, 128,
             128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
-            norm, _programs(b2_dz.device, T, 128, D, 256), _described_g(b2_dz, [128, 64], "bfloat16"),
-            _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
-            _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
-            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 8, 3, 8, True, False,
-            False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            norm, _programs(b2_dz.device, T, 128, D, 128), _described_g(b2_dz, [128, 64], "bfloat16"),
+            _described_g(w1, [64, 128], "bfloat16"), _described_g(x1, [128, 32], "bfloat16"), gamma1, r1, s1_s,
+            _described_g(b1_dx, [128, 32], "bfloat16"), _described_g(b3_dx, [128, 32], "bfloat16"),
+            _described_g(b3_y, [128, 32], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 128, 64, 8, 5, 4, True, False,
+            False, T % 128 == 0, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            weights, _programs(b2_dz.device, 2 * F, 128, D, 128), _described_g(b2_dz, [64, 128], "bfloat16"),
-            _described_g(b3_y, [64, 128], "bfloat16"), _described_g(dw1_dw, [128, 128], "bfloat16"), 2 * F, D, T, 128,
+            weights_2, _programs(b2_dz.device, 2 * F, 128, D, 128), _described_g(b2_dz, [64, 128], "bfloat16"),
+            _described_g(b3_y, [64, 128], "bfloat16"), _described_g(dw1_dw, [128, 32], "bfloat16"), 2 * F, D, T, 128,
             128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
-            data, _programs(b3_dx.device, T, 128, A, 128), _described_g(b3_dx, [128, 64], "bfloat16"),
-            _described_g(w_o, [64, 128], "bfloat16"), _described_g(b4_dy, [128, 128], "bfloat16"), T, A, D, 128, 128,
-            64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            data, _programs(b3_dx.device, T, 128, A, 256), _described_g(b3_dx, [128, 64], "bfloat16"),
+            _described_g(w_o, [64, 256], "bfloat16"), _described_g(b4_dy, [128, 128], "bfloat16"), T, A, D, 128, 256,
+            64, 16, 3, 8, False, True, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            weights, _programs(b3_dx.device, D, 128, A, 128), _described_g(b3_dx, [64, 128], "bfloat16"),
-            _described_g(y0, [64, 128], "bfloat16"), _described_g(dw_o_dw, [128, 128], "bfloat16"), D, A, T, 128, 128,
-            64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(b3_dx.device, D, 128, A, 256), _described_g(b3_dx, [64, 128], "bfloat16"),
+            _described_g(y0, [64, 256], "bfloat16"), _described_g(dw_o_dw, [128, 128], "bfloat16"), D, A, T, 128, 256,
+            64, 16, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
     ])

@@ -203,37 +203,37 @@ def unpacked_g(x):
 
 @gluon.jit
 def residual_epilogue(
-    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, x_out, h_out, gamma, N,
-    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+    z, ssq_sum, step, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, x_out, h_out,
+    gamma, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = INDEX
-    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = 0 if INDEX < 2 else slot - 2
-    x_or_h_out_ring = h_out_ring if INDEX < 2 else x_ring
+    slot = WHICH * 2 + step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+    out_slot = WHICH * 1 + step % 1
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    fence_async_shared()
+    mbarrier.arrive(freed.index(slot), count=1)
     h = z + x_tile
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     h_2 = h * gamma_cols
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
-    x_ring.index(slot).store(h.to(gl.bfloat16))
-    tma.store_wait(1 if INDEX == 1 else 2)
-    x_or_h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
+    tma.store_wait(0)
+    x_out_ring.index(out_slot).store(h.to(gl.bfloat16))
+    h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
     fence_async_shared()
-    tma_store(h_out, [row, col], x_or_h_out_ring.index(out_slot))
-    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(x_out, [row, col], x_out_ring.index(out_slot))
+    tma_store(h_out, [row, col], h_out_ring.index(out_slot))
     return ssq_sum
 
 
 @gluon.jit
 def residual_loader(
-    y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -245,82 +245,92 @@ def residual_loader(
             tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
             tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+
+
+@gluon.jit
+def residual_fetcher(
+    x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+):
+    turn_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 2 + slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 1) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 2) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 3) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 4
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def residual_consumer(
-    y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed,
+    gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
-        if slice_step > 0:
-            tma.store_wait(0)
-            for i in gl.static_range(4):
-                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
             acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         ssq_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         ssq_sum = residual_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, 0, row, col, x_out, h_out, gamma, N, 64,
-                WHOLE_N,
+                acc_0, ssq_sum, slice_step, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col, x_out, h_out,
+                gamma, N, 32, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, 1, row, col + 64, x_out, h_out, gamma, N,
-                64, WHOLE_N,
+                acc_32, ssq_sum, slice_step + 1, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 32, x_out,
+                h_out, gamma, N, 32, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, 2, row, col + 128, x_out, h_out, gamma, N,
-                64, WHOLE_N,
+                acc_64, ssq_sum, slice_step + 2, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 64, x_out,
+                h_out, gamma, N, 32, WHOLE_N,
             )
         ssq_sum = residual_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, 3, row, col + 192, x_out, h_out, gamma, N,
-                64, WHOLE_N,
+                acc_96, ssq_sum, slice_step + 3, x_ring, x_out_ring, h_out_ring, loaded, freed, WHICH, row, col + 96, x_out,
+                h_out, gamma, N, 32, WHOLE_N,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -334,9 +344,10 @@ def residual(
     WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 64], x.layout)
-    h_out_ring = gl.allocate_shared_memory(h_out.dtype, [1, 128, 64], h_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 32], x.layout)
+    x_out_ring = gl.allocate_shared_memory(x_out.dtype, [2, 128, 32], x_out.layout)
+    h_out_ring = gl.allocate_shared_memory(h_out.dtype, [2, 128, 32], h_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -347,17 +358,22 @@ def residual(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (residual_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
-            (residual_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (residual_consumer, (0, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (residual_consumer, (1, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (residual_loader, (y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (residual_fetcher, (x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1],
-        [24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -380,13 +396,13 @@ def rms(ssq, eps, r_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.constex
 @gluon.jit
 def gate_up_epilogue(z, step, z_out_ring, act_out_ring, WHICH: gl.constexpr, row, col, r_rows, z_out, act_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
     z_2 = z * r_rows
     even, odd = pairs_g(z_2)
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     act = silu_g(gl.convert_layout(even, half_layout)) * gl.convert_layout(odd, half_layout)
-    tma.store_wait(0)
+    tma.store_wait(2)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
@@ -423,7 +439,9 @@ def gate_up_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_64 = halves_g(zero)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
@@ -433,7 +451,7 @@ def gate_up_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         r_rows = gl.load(r + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 2) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -448,12 +466,20 @@ def gate_up_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        acc_0, acc_64 = halves_g(acc)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         gate_up_epilogue(acc_0, slice_step, z_out_ring, act_out_ring, WHICH, row, col, r_rows, z_out, act_out)
         gate_up_epilogue(
-                acc_64, slice_step + 1, z_out_ring, act_out_ring, WHICH, row, col + 64, r_rows, z_out, act_out,
+                acc_32, slice_step + 1, z_out_ring, act_out_ring, WHICH, row, col + 32, r_rows, z_out, act_out,
             )
-        slice_step += 2
+        gate_up_epilogue(
+                acc_64, slice_step + 2, z_out_ring, act_out_ring, WHICH, row, col + 64, r_rows, z_out, act_out,
+            )
+        gate_up_epilogue(
+                acc_96, slice_step + 3, z_out_ring, act_out_ring, WHICH, row, col + 96, r_rows, z_out, act_out,
+            )
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -465,8 +491,8 @@ def gate_up(
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [2, 128, 64], z_out.layout)
-    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 32], act_out.layout)
+    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [4, 128, 32], z_out.layout)
+    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [4, 128, 16], act_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -497,20 +523,20 @@ def rotary_epilogue(
     z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
     z_2 = z * r_rows
     even, odd = pairs_g(z_2)
     half_layout_like = pairs_g(z)[0]
     half_layout: gl.constexpr = half_layout_like.type.layout
     v = gl.convert_layout(even, half_layout)
-    part_places = gl.arange(0, 64, layout=gl.SliceLayout(0, half_layout))
+    part_places = gl.arange(0, 16, layout=gl.SliceLayout(0, half_layout))
     part_cols = col // 2 + part_places
     hi_cols = gl.load(hi + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
     lo_cols = gl.load(lo + col // 2 + part_places, mask=WHOLE_N | (part_cols < (N // 2)), other=0)[None, :].to(gl.float32)
     cos, sin = rotation_g(gl.convert_layout(pos_rows, half_layout).to(gl.float32), hi_cols, lo_cols)
     v_2 = gl.convert_layout(odd, half_layout)
     y = gl.convert_layout(interleave_g(v * cos - v_2 * sin, v_2 * cos + v * sin), layout)
-    tma.store_wait(0)
+    tma.store_wait(1)
     y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
     fence_async_shared()
     tma_store(y_out, [row, col], y_out_ring.index(out_slot))
@@ -545,7 +571,10 @@ def rotary_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
@@ -555,7 +584,7 @@ def rotary_consumer(
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         r_rows = gl.load(r + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         pos_rows = gl.load(pos + rows, mask=rows < M, other=0)[:, None]
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -570,8 +599,20 @@ def rotary_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        rotary_epilogue(acc, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        rotary_epilogue(acc_0, slice_step, y_out_ring, WHICH, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N)
+        rotary_epilogue(
+                acc_32, slice_step + 1, y_out_ring, WHICH, row, col + 32, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N,
+            )
+        rotary_epilogue(
+                acc_64, slice_step + 2, y_out_ring, WHICH, row, col + 64, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N,
+            )
+        rotary_epilogue(
+                acc_96, slice_step + 3, y_out_ring, WHICH, row, col + 96, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N,
+            )
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -583,7 +624,7 @@ def rotary(
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [2, 128, 128], y_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [4, 128, 32], y_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -661,29 +702,29 @@ def launch(
         return
     _keep(key, [
         _launched(
-            residual, _programs(y0.device, T, 128, D, 256), _described_g(y0, [128, 64], "bfloat16"),
-            _described_g(w_o, [256, 64], "bfloat16"), _described_g(x0, [128, 64], "bfloat16"), gamma1,
-            _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_h, [128, 64], "bfloat16"), a_ssq, T, D, A, 128,
-            256, 64, 8, 3, 8, False, False, False, D % 256 == 0, num_warps=8, num_stages=3,
+            residual, _programs(y0.device, T, 128, D, 128), _described_g(y0, [128, 64], "bfloat16"),
+            _described_g(w_o, [128, 64], "bfloat16"), _described_g(x0, [128, 32], "bfloat16"), gamma1,
+            _described_g(a_x, [128, 32], "bfloat16"), _described_g(a_h, [128, 32], "bfloat16"), a_ssq, T, D, A, 128,
+            128, 64, 8, 5, 4, False, False, False, D % 128 == 0, num_warps=4, num_stages=5,
         ),
         _launched(rms, (-(-T // 32),), a_ssq, eps, r1_r, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             gate_up, _programs(a_h.device, T, 128, 2 * F, 128), _described_g(a_h, [128, 64], "bfloat16"),
-            _described_g(w1, [128, 64], "bfloat16"), r1_r, _described_g(b_z, [128, 64], "bfloat16"),
-            _described_g(b_act, [128, 32], "bfloat16"), T, F, D, 128, 128, 64, 8, 5, 4, True, True, False, num_warps=4,
+            _described_g(w1, [128, 64], "bfloat16"), r1_r, _described_g(b_z, [128, 32], "bfloat16"),
+            _described_g(b_act, [128, 16], "bfloat16"), T, F, D, 128, 128, 64, 8, 5, 4, True, True, False, num_warps=4,
             num_stages=5, launch_pdl=True,
         ),
         _launched(
-            residual, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
-            _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
-            _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
-            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            residual, _programs(b_act.device, T, 128, D, 128), _described_g(b_act, [128, 64], "bfloat16"),
+            _described_g(w2, [128, 64], "bfloat16"), _described_g(a_x, [128, 32], "bfloat16"), gamma2,
+            _described_g(c_x, [128, 32], "bfloat16"), _described_g(c_h, [128, 32], "bfloat16"), c_ssq, T, D, F, 128,
+            128, 64, 8, 5, 4, True, False, False, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             rotary, _programs(c_h.device, T, 128, Q, 128), _described_g(c_h, [128, 64], "bfloat16"),
             _described_g(w_qkv, [128, 64], "bfloat16"), r2_r, pos, f_hi, f_lo,
-            _described_g(d_y, [128, 128], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False,
-            Q % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
+            _described_g(d_y, [128, 32], "bfloat16"), T, Q, D, 128, 128, 64, 8, 5, 4, True, False, False, Q % 128 == 0,
+            num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

@@ -235,15 +235,16 @@ def row_mean(ym, mean, mu_out, M, ym_tiles, BLOCK: tl.constexpr, TILES: tl.const
 
 @gluon.jit
 def out_proj_epilogue(
-    z, ssq_sum, step, x_ring, dg_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, mu_rows, x_out, dg_out,
-    gamma, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+    z, ssq_sum, step, x_ring, x_out_ring, dg_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, mu_rows,
+    x_out, dg_out, gamma, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    slot = INDEX
-    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
-    out_slot = 0 if INDEX < 2 else slot - 2
-    x_or_dg_out_ring = dg_out_ring if INDEX < 2 else x_ring
+    slot = WHICH * 2 + step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+    out_slot = WHICH * 1 + step % 1
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    fence_async_shared()
+    mbarrier.arrive(freed.index(slot), count=1)
     h = z + x_tile
     d = h - mu_rows
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
@@ -251,22 +252,21 @@ def out_proj_epilogue(
     gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     dg = d * gamma_cols
     ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), d * d, 0.0), 1)
-    x_ring.index(slot).store(h.to(gl.bfloat16))
-    tma.store_wait(1 if INDEX == 1 else 2)
-    x_or_dg_out_ring.index(out_slot).store(dg.to(gl.bfloat16))
+    tma.store_wait(0)
+    x_out_ring.index(out_slot).store(h.to(gl.bfloat16))
+    dg_out_ring.index(out_slot).store(dg.to(gl.bfloat16))
     fence_async_shared()
-    tma_store(dg_out, [row, col], x_or_dg_out_ring.index(out_slot))
-    tma_store(x_out, [row, col], x_ring.index(slot))
+    tma_store(x_out, [row, col], x_out_ring.index(out_slot))
+    tma_store(dg_out, [row, col], dg_out_ring.index(out_slot))
     return ssq_sum
 
 
 @gluon.jit
 def out_proj_loader(
-    y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -278,83 +278,93 @@ def out_proj_loader(
             tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
             tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+
+
+@gluon.jit
+def out_proj_fetcher(
+    x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+):
+    turn_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 2 + slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 1) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 2) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
-        slot = (slice_step + 3) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
-        slice_step += 4
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def out_proj_consumer(
-    y_stages, w_stages, full, empty, x_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N,
-    K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, dg_out_ring, loaded, freed, mu,
+    gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0, zero_64 = halves_g(zero_0_to_128)
-    zero_128, zero_192 = halves_g(zero_128_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         mu_rows = gl.load(mu + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
-        if slice_step > 0:
-            tma.store_wait(0)
-            for i in gl.static_range(4):
-                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
             acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         ssq_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0, acc_64 = halves_g(acc_0_to_128)
-        acc_128, acc_192 = halves_g(acc_128_to_256)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
         ssq_sum = out_proj_epilogue(
-                acc_0, ssq_sum, slice_step, x_ring, dg_out_ring, loaded, freed, 0, row, col, mu_rows, x_out, dg_out, gamma, N,
-                64, WHOLE_N,
+                acc_0, ssq_sum, slice_step, x_ring, x_out_ring, dg_out_ring, loaded, freed, WHICH, row, col, mu_rows, x_out,
+                dg_out, gamma, N, 32, WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_64, ssq_sum, slice_step + 1, x_ring, dg_out_ring, loaded, freed, 1, row, col + 64, mu_rows, x_out, dg_out,
-                gamma, N, 64, WHOLE_N,
+                acc_32, ssq_sum, slice_step + 1, x_ring, x_out_ring, dg_out_ring, loaded, freed, WHICH, row, col + 32, mu_rows,
+                x_out, dg_out, gamma, N, 32, WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_128, ssq_sum, slice_step + 2, x_ring, dg_out_ring, loaded, freed, 2, row, col + 128, mu_rows, x_out,
-                dg_out, gamma, N, 64, WHOLE_N,
+                acc_64, ssq_sum, slice_step + 2, x_ring, x_out_ring, dg_out_ring, loaded, freed, WHICH, row, col + 64, mu_rows,
+                x_out, dg_out, gamma, N, 32, WHOLE_N,
             )
         ssq_sum = out_proj_epilogue(
-                acc_192, ssq_sum, slice_step + 3, x_ring, dg_out_ring, loaded, freed, 3, row, col + 192, mu_rows, x_out,
-                dg_out, gamma, N, 64, WHOLE_N,
+                acc_96, ssq_sum, slice_step + 3, x_ring, x_out_ring, dg_out_ring, loaded, freed, WHICH, row, col + 96, mu_rows,
+                x_out, dg_out, gamma, N, 32, WHOLE_N,
             )
         slice_step += 4
         gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
@@ -368,9 +378,10 @@ def out_proj(
     WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 64], x.layout)
-    dg_out_ring = gl.allocate_shared_memory(dg_out.dtype, [1, 128, 64], dg_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 32], x.layout)
+    x_out_ring = gl.allocate_shared_memory(x_out.dtype, [2, 128, 32], x_out.layout)
+    dg_out_ring = gl.allocate_shared_memory(dg_out.dtype, [2, 128, 32], dg_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -381,17 +392,22 @@ def out_proj(
     for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (out_proj_consumer, (y_stages, w_stages, full, empty, x_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
-            (out_proj_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (out_proj_consumer, (0, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (out_proj_consumer, (1, turn, y_stages, w_stages, full, empty, x_ring, x_out_ring, dg_out_ring, loaded, freed, mu, gamma, x_out, dg_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (out_proj_loader, (y, w, y_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (out_proj_fetcher, (x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1],
-        [24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -417,12 +433,12 @@ def project_epilogue(
     WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
+    out_slot = WHICH * 2 + step % 2
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     c_cols = gl.load(c + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :].to(gl.float32)
     z_2 = z * rstd_rows + c_cols
-    tma.store_wait(0)
+    tma.store_wait(1)
     z_out_ring.index(out_slot).store(z_2.to(gl.bfloat16))
     fence_async_shared()
     tma_store(z_out, [row, col], z_out_ring.index(out_slot))
@@ -457,7 +473,10 @@ def project_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
@@ -466,7 +485,7 @@ def project_consumer(
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
         rstd_rows = gl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dg_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -481,8 +500,20 @@ def project_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        project_epilogue(acc, slice_step, z_out_ring, WHICH, row, col, rstd_rows, z_out, c, N, 128, WHOLE_N)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        project_epilogue(acc_0, slice_step, z_out_ring, WHICH, row, col, rstd_rows, z_out, c, N, 32, WHOLE_N)
+        project_epilogue(
+                acc_32, slice_step + 1, z_out_ring, WHICH, row, col + 32, rstd_rows, z_out, c, N, 32, WHOLE_N,
+            )
+        project_epilogue(
+                acc_64, slice_step + 2, z_out_ring, WHICH, row, col + 64, rstd_rows, z_out, c, N, 32, WHOLE_N,
+            )
+        project_epilogue(
+                acc_96, slice_step + 3, z_out_ring, WHICH, row, col + 96, rstd_rows, z_out, c, N, 32, WHOLE_N,
+            )
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -494,7 +525,7 @@ def project(
 ):
     dg_stages = gl.allocate_shared_memory(dg.dtype, [STAGES, 128, 64], dg.layout)
     w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [2, 128, 128], z_out.layout)
+    z_out_ring = gl.allocate_shared_memory(z_out.dtype, [4, 128, 32], z_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -556,17 +587,17 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
             row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            out_proj, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
-            _described_g(w_o, [256, 64], "bfloat16"), _described_g(x, [128, 64], "bfloat16"), v_mu, gamma,
-            _described_g(a_x, [128, 64], "bfloat16"), _described_g(a_dg, [128, 64], "bfloat16"), a_ssq, T, D, K, 128,
-            256, 64, 8, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
+            out_proj, _programs(y.device, T, 128, D, 128), _described_g(y, [128, 64], "bfloat16"),
+            _described_g(w_o, [128, 64], "bfloat16"), _described_g(x, [128, 32], "bfloat16"), v_mu, gamma,
+            _described_g(a_x, [128, 32], "bfloat16"), _described_g(a_dg, [128, 32], "bfloat16"), a_ssq, T, D, K, 128,
+            128, 64, 8, 5, 4, True, False, False, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
         _launched(
             norm, (-(-T // 32),), a_ssq, eps, n_rstd, T, D, a_ssq.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
             project, _programs(a_dg.device, T, 128, F, 128), _described_g(a_dg, [128, 64], "bfloat16"),
-            _described_g(w, [128, 64], "bfloat16"), n_rstd, f_c, _described_g(o_z, [128, 128], "bfloat16"), T, F, D,
+            _described_g(w, [128, 64], "bfloat16"), n_rstd, f_c, _described_g(o_z, [128, 32], "bfloat16"), T, F, D,
             128, 128, 64, 8, 5, 4, True, False, False, F % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])

@@ -180,13 +180,13 @@ def unpacked_g(x):
 
 @gluon.jit
 def gated_epilogue(
-    z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N,
-    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+    z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH: gl.constexpr, row, col, dz_out,
+    act_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
-    slot = step % 2
+    slot = WHICH * 2 + step % 2
     mbarrier.wait(loaded.index(slot), (step // 2) & 1)
-    out_slot = step % 2
+    out_slot = WHICH * 1 + step % 1
     double_layout_like = interleave_g(z_2, z_2)
     double_layout: gl.constexpr = double_layout_like.type.layout
     z_tile = unpacked_g(z_ring.index(slot).load(double_layout))
@@ -204,7 +204,7 @@ def gated_epilogue(
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
-    tma.store_wait(2)
+    tma.store_wait(0)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
     fence_async_shared()
@@ -236,71 +236,73 @@ def gated_loader(
 def gated_fetcher(
     z, z_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
 ):
-    slice_step = 0
+    turn_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slot = slice_step % 2
+        slice_step = turn_step // 2 * 8
+        slot = turn_step % 2 * 2 + slice_step % 2
         mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, col * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 1) % 2
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 2) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 16) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 3) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 32) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 4) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 48) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 4) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 4) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 128) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 5) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 64) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 5) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 5) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 160) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 6) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 80) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 6) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 6) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 192) * 2], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 7) % 2
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 96) * 2], loaded.index(slot), z_ring.index(slot))
+        slot = turn_step % 2 * 2 + (slice_step + 7) % 2
         mbarrier.wait(freed.index(slot), (((slice_step + 7) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(z, [row, (col + 224) * 2], loaded.index(slot), z_ring.index(slot))
-        slice_step += 8
+        mbarrier.expect(loaded.index(slot), 8192)
+        tma_load(z, [row, (col + 112) * 2], loaded.index(slot), z_ring.index(slot))
+        turn_step += 1
 
 
 @gluon.jit
 def gated_consumer(
-    e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M,
-    N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed,
+    dz_out, act_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero_0_to_128)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
-    zero_128_to_192, zero_192_to_256 = halves_g(zero_128_to_256)
-    zero_128, zero_160 = halves_g(zero_128_to_192)
-    zero_192, zero_224 = halves_g(zero_192_to_256)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0_to_32, zero_32_to_64 = halves_g(zero_0_to_64)
+    zero_0, zero_16 = halves_g(zero_0_to_32)
+    zero_32, zero_48 = halves_g(zero_32_to_64)
+    zero_64_to_96, zero_96_to_128 = halves_g(zero_64_to_128)
+    zero_64, zero_80 = halves_g(zero_64_to_96)
+    zero_96, zero_112 = halves_g(zero_96_to_128)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 8) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -311,48 +313,49 @@ def gated_consumer(
             acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0_to_64, acc_64_to_128 = halves_g(acc_0_to_128)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves_g(acc_128_to_256)
-        acc_128, acc_160 = halves_g(acc_128_to_192)
-        acc_192, acc_224 = halves_g(acc_192_to_256)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0_to_32, acc_32_to_64 = halves_g(acc_0_to_64)
+        acc_0, acc_16 = halves_g(acc_0_to_32)
+        acc_32, acc_48 = halves_g(acc_32_to_64)
+        acc_64_to_96, acc_96_to_128 = halves_g(acc_64_to_128)
+        acc_64, acc_80 = halves_g(acc_64_to_96)
+        acc_96, acc_112 = halves_g(acc_96_to_128)
         zdz_sum = gated_epilogue(
-                acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col, dz_out, act_out, N, 32,
-                WHOLE_N,
+                acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col, dz_out, act_out,
+                N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_32, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 32, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_16, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 16,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_64, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 64, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_32, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 32,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_96, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 96, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_48, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 48,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_128, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 128, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 4, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 64,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_160, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 160, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_80, zdz_sum, slice_step + 5, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 80,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_192, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 192, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_96, zdz_sum, slice_step + 6, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 96,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         zdz_sum = gated_epilogue(
-                acc_224, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, row, col + 224, dz_out,
-                act_out, N, 32, WHOLE_N,
+                acc_112, zdz_sum, slice_step + 7, z_ring, dz_out_ring, act_out_ring, loaded, freed, WHICH, row, col + 112,
+                dz_out, act_out, N, 16, WHOLE_N,
             )
         slice_step += 8
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -366,32 +369,36 @@ def gated(
     WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
-    z_ring = gl.allocate_shared_memory(z.dtype, [2, 128, 64], z.layout)
-    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 64], dz_out.layout)
-    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 32], act_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
+    z_ring = gl.allocate_shared_memory(z.dtype, [4, 128, 32], z.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 32], dz_out.layout)
+    act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 16], act_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gated_consumer, (e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (0, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gated_consumer, (1, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, dz_out, act_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gated_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (gated_fetcher, (z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1, 1],
-        [24, 24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -414,8 +421,8 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 @gluon.jit
 def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 1 + step % 1
-    tma.store_wait(0)
+    out_slot = WHICH * 2 + step % 2
+    tma.store_wait(1)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
     tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
@@ -450,14 +457,17 @@ def weights_consumer(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    layout: gl.constexpr = accumulator
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
+    zero_0, zero_32 = halves_g(zero_0_to_64)
+    zero_64, zero_96 = halves_g(zero_64_to_128)
+    layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 1) & 1) ^ (1 - WHICH))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -472,8 +482,14 @@ def weights_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += 2 * steps
-        weights_epilogue(acc, slice_step, dw_out_ring, WHICH, row, col, dw_out)
-        slice_step += 1
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
+        acc_0, acc_32 = halves_g(acc_0_to_64)
+        acc_64, acc_96 = halves_g(acc_64_to_128)
+        weights_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, dw_out)
+        weights_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, dw_out)
+        weights_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, dw_out)
+        weights_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, dw_out)
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -485,7 +501,7 @@ def weights(
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
     act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 128], act.layout)
-    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
+    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -529,15 +545,15 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
         return
     _keep(key, [
         _launched(
-            gated, _programs(e.device, T, 128, F, 256), _described_g(e, [128, 64], "bfloat16"),
-            _described_g(w_down, [64, 256], "bfloat16"), _described_g(z, [128, 64], "bfloat16"),
-            _described_g(a_dz, [128, 64], "bfloat16"), _described_g(a_act, [128, 32], "bfloat16"), a_zdz, T, F, D, 128,
-            256, 64, 8, 3, 8, False, False, False, F % 256 == 0, num_warps=8, num_stages=3,
+            gated, _programs(e.device, T, 128, F, 128), _described_g(e, [128, 64], "bfloat16"),
+            _described_g(w_down, [64, 128], "bfloat16"), _described_g(z, [128, 32], "bfloat16"),
+            _described_g(a_dz, [128, 32], "bfloat16"), _described_g(a_act, [128, 16], "bfloat16"), a_zdz, T, F, D, 128,
+            128, 64, 8, 5, 4, False, False, False, F % 128 == 0, num_warps=4, num_stages=5,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             weights, _programs(e.device, D, 128, F, 128), _described_g(e, [64, 128], "bfloat16"),
-            _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 128], "bfloat16"), D, F, T, 128, 128,
+            _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 32], "bfloat16"), D, F, T, 128, 128,
             64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
         ),
     ])
