@@ -29,8 +29,8 @@ _SIDE = {"cuda": 8192, "cpu": 256}  # of the matrices of a product
 
 
 def parts(program: Program, signature: Signature, sizes: Mapping[str, int], bound: Bound, clock: Clock) -> Parts:
-    """Times every GEMM of a candidate that was bound for `sizes` without its epilogue, by turns with the candidate, and
-    the device's peaks.
+    """Times every GEMM with an epilogue, of a candidate that was bound for `sizes`, without it, by turns with the
+    candidate, and the device's peaks.
 
     A variant that has no text or does not run is a note. Runs apart from the measurement, which it must not disturb.
     """
@@ -38,7 +38,7 @@ def parts(program: Program, signature: Signature, sizes: Mapping[str, int], boun
     variants: dict[str, Bound] = {}
     notes = []
     for call in program.live_calls():
-        if isinstance(call.unit, Kernel) and call.unit.gemm:
+        if isinstance(call.unit, Kernel) and call.unit.gemm and _computes(program, call):
             try:
                 variants[call.name] = _variant(program, signature, sizes, bound.generated, call, device)
             except Exception as error:  # no verdict depends on it
@@ -48,6 +48,11 @@ def parts(program: Program, signature: Signature, sizes: Mapping[str, int], boun
     del variants
     copy, matmul = peaks(device, signature.dtype, clock)
     return Parts(bare_ms, whole_ms, copy, matmul, tuple(notes))
+
+
+def _computes(program: Program, call: Call) -> bool:
+    """Whether a kernel does more with its product than to store it."""
+    return any(call.unit.outputs[name].word != "gemm" for name in program.live_outputs(call))
 
 
 def _variant(

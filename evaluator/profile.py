@@ -113,6 +113,8 @@ def _against(cost: LaunchCost, ms: float, on: Device, dtype: str) -> str:
     said = f" ({_cost(cost, on, dtype)}):"
     if cost.flops:
         said += f" {flops / 1e12:.0f} TFLOP/s, {flops / on.matmul_flops(dtype):.0%} of what a large product reaches;"
+    if moved > 1.05 * on.copy_bytes_per_s:
+        return f"{said} faster than memory: its bytes were still on the chip, or it ran beside another launch"
     return said + f" {moved / 1e12:.2f} TB/s, {moved / on.copy_bytes_per_s:.0%} of what a large copy reaches"
 
 

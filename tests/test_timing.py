@@ -103,6 +103,9 @@ def test_the_profile_names_launches_shares_and_gaps():
     hidden = replace(found, launch_ms={"a": (2.6,), "r": (0.0,)})
     words = "\n".join(measured_lines(hidden, launches, taken, device("H200"), "bfloat16"))
     assert "r takes 0 ms, 0% of the program" in words and "nothing beyond the launch before" in words
+    early = replace(found, launch_ms={"a": (2.6,), "r": (0.0001,)})
+    words = "\n".join(measured_lines(early, launches, taken, device("H200"), "bfloat16"))
+    assert "faster than memory" in words and "% of what a large copy" not in words.partition("r takes")[2]
     apart = Parts({"a": 2.4}, {"a": 2.5}, 4e12, 800e12, ("r could not be timed",))
     words = "\n".join(measured_lines(found, launches, taken, device("H200"), "bfloat16", {"a": Schedule()}, apart))
     said = (
@@ -148,6 +151,15 @@ def test_a_variant_that_fails_is_a_note():
     found = parts(program, needed, sizes, broken, WallClock())
     assert found.bare_ms == {} and "could not be timed without its epilogue: KeyError" in found.notes[0]
     assert found.matmul_flops_per_s > 0
+
+
+def test_a_kernel_that_only_stores_has_no_epilogue_to_time() -> None:
+    spec, needed = task("linear_nt"), signature(task("linear_nt"))
+    program, sizes = read(worked_candidate(spec.name), needed), spec.check_shapes[0]
+    inputs = make_inputs(spec, needed, Case("interpreter", sizes, 1, "normal", "pointer"))
+    bound = bind(lower(program, needed, sizes, form="pointer"), inputs, "cpu")
+    found = parts(program, needed, sizes, bound, WallClock())
+    assert found.bare_ms == {} and found.notes == () and found.matmul_flops_per_s > 0
 
 
 def test_launches_that_overlap_are_not_counted_twice() -> None:
