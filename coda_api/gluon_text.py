@@ -110,11 +110,13 @@ for _reduce in ("max", "min"):
     GLUON_FUNCTIONS[f"{_reduce}_in_warps"] = _of.replace("adds up", "reduces")
 
 
+_CALLS = re.compile(rf"(?<![\w.])({'|'.join(FUNCTIONS | GLUON_FUNCTIONS)})\(")
+
+
 def gluon(text: str) -> str:
     """Portable text in Gluon's dialect. Library functions end in _g there, because both may stand in one module."""
     text = text.replace("tl.sigmoid(", "sigmoid(").replace("tl.erf(", "erf(").replace("tl.PropagateNan", "PropagateNan")
-    for word in FUNCTIONS | GLUON_FUNCTIONS:
-        text = re.sub(rf"(?<![\w.]){word}\(", f"{word}_g(", text)
+    text = _CALLS.sub(r"\1_g(", text)
     text = text.replace("AXIS, maximum)", "AXIS, maximum_g)").replace("AXIS, minimum)", "AXIS, minimum_g)")
     text = re.sub(r"\btl\.", "gl.", text.replace("@triton.jit", "@gluon.jit"))
     return text.replace("PropagateNan", "tl.PropagateNan")
@@ -131,8 +133,9 @@ def library(text: str, suffix: str = "") -> str:
 
     def need(body: str) -> None:
         body = re.sub(r"AXIS, (\w+)\)", r"\1(", body)  # a reduction names the function that it combines with
+        called = set(re.findall(rf"(?<![\w.])(\w+){suffix}\(", body))
         for name in known:
-            if name not in wanted and re.search(rf"(?<![\w.]){name}{suffix}\(", body):
+            if name not in wanted and name in called:
                 need(spelled(name).replace(f"def {name}{suffix}(", ""))
                 wanted.append(name)
 
