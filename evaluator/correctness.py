@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ RUNS = 16  # random-rounding runs of the reference
 ELEMENT_FACTOR = 4.0  # allowed error of an element, over the largest that the runs saw there
 NORM_FACTOR = 3.0  # the same for the norm of a row, a block or a whole output, which vary less
 FLOOR_ULPS = 1.0  # beside it, in units in the last place of the exact result
-ROW_SHARE = 0.25  # of the mean of its row, the least that an element is allowed: a reference may cancel there by chance
+ALONE = 0.25  # of the mean of its row, where rows may be one element each: see Allowed.alone
 BLOCK = 32  # side of the blocks whose norms are compared
 
 Inputs = Mapping[str, torch.Tensor | float | int]
@@ -36,7 +36,8 @@ class Allowed:
     """One output: its exact value (float64) and the allowed error of each element and of each region's norm.
 
     codes: the fp8 format of an output that holds codes. Then exact is what was to be rounded to them, and an error is
-    what lies beyond a code's own rounding.
+    what lies beyond a code's own rounding. alone: how much of the mean of its row an element is allowed, if that is
+    more and no other in its row is off; 0 for none. The reference's own roundings may cancel there.
     """
 
     exact: torch.Tensor
@@ -44,6 +45,7 @@ class Allowed:
     element: torch.Tensor
     norms: Mapping[str, torch.Tensor]  # "row", "block", "whole"
     codes: torch.dtype | None = None
+    alone: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,11 @@ def exact_outputs(task: TaskSpec, inputs: Inputs) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Oracle:
+def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int, spikes: bool = False) -> Oracle:
     """The exact outputs for these inputs (rounded to `dtype` first) and what may differ from them.
 
-    seed: of the random roundings. Works where the inputs lie; takes 1 + RUNS float64 runs of the reference.
+    seed: of the random roundings. spikes: whether the inputs have rows that are nearly one element each. Works where
+    the inputs lie; takes 1 + RUNS float64 runs of the reference.
     Raises OracleError where the reference is not finite.
     """
     inputs = declared_inputs(task, inputs, dtype)
@@ -111,7 +114,8 @@ def bounds(task: TaskSpec, inputs: Inputs, dtype: torch.dtype, seed: int) -> Ora
             error = mode.round(value.double(), dtypes[name]).double() - exact[name]
             for region, size in _sizes(error).items():
                 seen[name][region] = torch.maximum(seen[name][region], size) if region in seen[name] else size
-    return Oracle(task.name, {name: _allowed(name, exact[name], dtypes[name], seen[name]) for name in dtypes})
+    allowed = {name: _allowed(name, exact[name], dtypes[name], seen[name]) for name in dtypes}
+    return Oracle(task.name, {n: replace(a, alone=ALONE) for n, a in allowed.items()} if spikes else allowed)
 
 
 def judge_outputs(oracle: Oracle, outputs: Mapping[str, torch.Tensor]) -> Judgement:
@@ -138,7 +142,18 @@ def _wrong(allowed: Allowed, output: torch.Tensor) -> torch.Tensor:
     """Which elements are not finite or too far off."""
     wide = output.double()
     error = beyond(wide, allowed.exact, allowed.codes) if allowed.codes else wide - allowed.exact
-    return ~(error.abs() <= allowed.element)
+    return ~(_by_element(allowed, error.abs()) <= 1.0)
+
+
+def _by_element(allowed: Allowed, error: torch.Tensor) -> torch.Tensor:
+    """The error of each element over what it is allowed."""
+    ratios = error / allowed.element
+    off = ratios > 1.0
+    if not allowed.alone or error.dim() < 2 or not off.any():
+        return ratios
+    alone = off & (off.sum(dim=-1, keepdim=True) == 1)
+    least = allowed.alone * allowed.element.mean(dim=-1, keepdim=True)
+    return torch.where(alone, error / torch.maximum(allowed.element, least), ratios)
 
 
 def _allowed(name: str, exact: torch.Tensor, dtype: torch.dtype, seen: Mapping[str, torch.Tensor]) -> Allowed:
@@ -150,10 +165,7 @@ def _allowed(name: str, exact: torch.Tensor, dtype: torch.dtype, seen: Mapping[s
     tiny = torch.finfo(worked).tiny * ulp  # the smallest step that the dtype can make
     floor = {region: FLOOR_ULPS * ulp * size + tiny for region, size in _sizes(exact).items()}
     norms = {r: NORM_FACTOR * seen[r] + floor[r] for r in seen if r != "element"}
-    element = ELEMENT_FACTOR * seen["element"] + floor["element"]
-    if exact.dim() > 1:
-        element = torch.maximum(element, ROW_SHARE * element.mean(dim=-1, keepdim=True))
-    return Allowed(exact, dtype, element, norms, codes)
+    return Allowed(exact, dtype, ELEMENT_FACTOR * seen["element"] + floor["element"], norms, codes)
 
 
 def _sizes(values: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -206,7 +218,7 @@ def _ratios(
     name: str, allowed: Allowed, error: Mapping[str, torch.Tensor], output: torch.Tensor
 ) -> Iterator[tuple[float, str]]:
     """The worst ratio of each kind of region, and what is to say about it."""
-    ratios = error["element"] / allowed.element
+    ratios = _by_element(allowed, error["element"])
     at = _argmax(ratios)
     ratio = float(ratios[at])
     wrong = f"{where(ratios > 1.0)} too far off; worst " if ratio > 1.0 else "worst "

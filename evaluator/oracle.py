@@ -61,7 +61,8 @@ def oracle(spec: TaskSpec, dtype: str, case: Case, device: str) -> Oracle:
         assert facts.row is not None
         inputs = of_rows(inputs, facts.signature, facts.row, list(case.rows))
     with stage("oracle"):
-        found = correctness.bounds(spec, inputs, getattr(torch, dtype), case.seed)
+        spikes = case.style == "adversarial_rows"
+        found = correctness.bounds(spec, inputs, getattr(torch, dtype), case.seed, spikes)
     if case.rows is None:
         return found
     return Oracle(found.task, {o.name: found.outputs[o.name] for o in spec.outputs if o.dims[:1] == (facts.row,)})

@@ -68,10 +68,13 @@ def rounds(contestants: Mapping[str, Sequence[Lap]], seconds: float, clock: Cloc
     Ends when every interval is narrow, or when `seconds` are spent and every contestant had a few bursts.
     """
     bursts: dict[str, list[float]] = {name: [] for name in contestants}
-    began, warm, turn = time.monotonic(), False, 0
+    began, warm, turn, last = time.monotonic(), False, 0, ""
     while True:
-        for name in random.Random(turn).sample(list(contestants), len(contestants)):
-            bursts[name].append(_burst(contestants[name], turn, clock))
+        order = random.Random(turn).sample(list(contestants), len(contestants))
+        if order[0] == last:  # nobody runs twice in a row
+            order.append(order.pop(0))
+        for last in order:
+            bursts[last].append(_burst(contestants[last], turn, clock))
         turn += 1
         spent = time.monotonic() - began
         if not warm and spent > min(_WARM_S, seconds / 4):

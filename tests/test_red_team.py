@@ -470,12 +470,17 @@ def test_36_only_the_run_is_on_the_clock() -> None:
     assert race({"candidate": [slow_around]}, 0.2, WallClock())["candidate"].median_ms < 0.5
 
 
-def test_38_contestants_take_turns_in_bursts() -> None:
+@pytest.mark.parametrize("names", ["AB", "ABC"])
+def test_38_contestants_take_turns_in_bursts(names: str) -> None:
+    """Nobody twice in a row, each once a round, and behind every other one: what ran before heats the card."""
     order: list[str] = []
-    laps = {name: [Lap(lambda name=name: order.append(name))] for name in "AB"}
+    laps = {name: [Lap(lambda name=name: order.append(name))] for name in names}
     race(laps, 0.05, WallClock())
-    bursts = re.findall(r"A+|B+", "".join(order))
-    assert len(bursts) > 10 and {len(b) for b in bursts} == {8} and [b[0] for b in bursts[:4]] == list("ABAB")
+    bursts = re.findall(r"A+|B+|C+", "".join(order))
+    assert len(bursts) > 10 and {len(b) for b in bursts} == {8}
+    turns = [b[0] for b in bursts]
+    assert all(set(turns[i : i + len(names)]) == set(names) for i in range(0, len(turns) - 2, len(names)))
+    assert {*itertools.pairwise(turns)} == {*itertools.permutations(names, 2)}
 
 
 def test_32_every_set_of_inputs_lies_elsewhere_and_goes_round(judge: Judge) -> None:
