@@ -217,7 +217,7 @@ def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int,
     assert isinstance(unit, Kernel) and unit.gemm is not None
     inner = call.dim(unit.gemm.inner).size(traffic.sizes)
     stored = max(0, traffic.written(call) - product * ITEMSIZE[traffic.signature.dtype])
-    live = {name: unit.outputs[name] for name in traffic.program.live_outputs(call)}
+    live = traffic.live(call)
     return Work(
         mainloop_s=2 * schedule.block_m * schedule.block_n * inner / rate,
         loaded=(traffic.read(call) - traffic.operands(call)) / tiles,
@@ -241,9 +241,12 @@ class _Traffic:
         gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
         return sum(self._ref(call.args[name]) for name in ({gemm.a, gemm.b} if gemm else ()))
 
+    def live(self, call: Call) -> dict[str, Value]:
+        """The outputs of a call that somebody uses."""
+        return {name: call.unit.outputs[name] for name in self.program.live_outputs(call)}
+
     def read(self, call: Call) -> int:
-        live = {name: call.unit.outputs[name] for name in self.program.live_outputs(call)}
-        used = {str(v.attrs["name"]) for v in walk(live) if v.word == "param"}
+        used = {str(v.attrs["name"]) for v in walk(self.live(call)) if v.word == "param"}
         gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
         used -= {gemm.a, gemm.b} if gemm else set()
         return self.operands(call) + sum(self._ref(call.args[name]) for name in sorted(used))

@@ -30,8 +30,8 @@ PASSES = (  # what its hints are, in words
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _BRIEF = 3e11  # multiplications of a product that ends before a card draws all the power that it may
-_LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of 4,096; too many for one group
-_SUM = 4096
+_LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of _SUM; too many for one group
+_SUM = 4096  # of so many steps along K; a shorter sum hides less
 
 FEW_ROWS = 64  # of which a product reads its weight once, bound by memory
 _FILLED = 0.7  # the share of the processors that must have a tile
