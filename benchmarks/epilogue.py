@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -32,6 +33,7 @@ from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
 TASKS = ("linear_nt", "linear_residual", "residual_rmsnorm", "linear_swiglu", "swiglu_backward", "rmsnorm_backward")
+NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 THREADS = 256  # that share the tiles of a block, in either mainloop
 CLASSES = {  # in the order in which they are tried
     "move": r"U?MOV|IMAD\.MOV|CS2R|S2U?R|R2UR",
@@ -75,14 +77,17 @@ def classes(opcodes: Sequence[str]) -> Counter[str]:
     return Counter(next((n for n, pattern in CLASSES.items() if re.match(pattern, o)), "other") for o in opcodes)
 
 
-def disassembled(made: Generated, launch: Launch) -> str:
-    """The machine code of a launch for sm_90; raises BuildError."""
-    cubin = compile_launch(getattr(load(made.source), launch.kernel), launch, target_of("sm_90")).asm["cubin"]
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
+def built(made: Generated, launch: Launch) -> Any:
+    """A launch's kernel compiled for sm_90; raises BuildError."""
+    return compile_launch(getattr(load(made.source), launch.kernel), launch, target_of("sm_90"))
+
+
+def disassembled(compiled: Any) -> str:
+    """The machine code of a compiled kernel; raises OSError where there is no nvdisasm."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(compiled.asm["cubin"])
         file.flush()
-        return subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([NVDISASM, "-c", file.name], capture_output=True, text=True, check=True).stdout
 
 
 def rows(name: str) -> Iterator[tuple[str, int, Counter[str]]]:
@@ -94,7 +99,7 @@ def rows(name: str) -> Iterator[tuple[str, int, Counter[str]]]:
         groups = 2 if how.mainloop == "pingpong" else 1
         label = f"{name}.{launch.kernel} ({how.mainloop}, {how.slice_n})"
         elements = how.block_m * how.block_n * groups // THREADS
-        yield label, elements, classes(epilogue(disassembled(made, launch)))
+        yield label, elements, classes(epilogue(disassembled(built(made, launch))))
 
 
 def word_cost(name: str) -> tuple[float, float]:
@@ -115,7 +120,8 @@ def _cost(name: str, rewritten: Callable[[str], str]) -> tuple[float, float]:
     program = read(rewritten(worked_candidate(name)), sig)
     wide = {call.name: Schedule() for call in program.calls if isinstance(call.unit, Kernel)}
     made = lower(program, sig, next(iter(spec.time_shapes.values())), form="hopper", schedules=wide)
-    count = classes(epilogue(disassembled(made, next(launch for launch in made.launches if launch.gluon))))
+    launch = next(launch for launch in made.launches if launch.gluon)
+    count = classes(epilogue(disassembled(built(made, launch))))
     elements = Schedule().block_m * Schedule().block_n // THREADS
     return count.total() / elements, count["special"] / elements
 

@@ -6,7 +6,8 @@
 
 A finalist is a task's worked candidate, or that of a file; --shape repeats it at a task's real shape. The tools work
 side by side, each on a process of its own that runs every finalist once, torch's own caching of memory off, so that
-every buffer's end is seen. Where compute-sanitizer is not installed, or cannot run, that is said and the rest is done.
+every buffer's end is seen. A hazard of racecheck's that the machine code shows to be ordered, as hazards.py says, is
+counted and is no failure. Where compute-sanitizer is not installed, or cannot run, that is said and the rest is done.
 On a CPU there are only repeats, few of them, in the interpreter. Exits 1 where something was found, bits differ, or a
 tool did not reach a finalist.
 """
@@ -29,6 +30,7 @@ if "cpu" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
+from coda_synth.coda_api.generated import Generated
 from coda_synth.evaluator.execution import Bound, bind, how_runs_differ, rerun
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.inputs import make_inputs
@@ -37,6 +39,7 @@ from coda_synth.evaluator.timing import captured, output_bits
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 from coda_synth.tasks.spec import TaskSpec
 
+from benchmarks import hazards
 from benchmarks.contest import clock_of, lowered, machine, one_line, tiny_sizes
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -46,6 +49,7 @@ _FOUND = 86  # the exit code that a tool is told to use where it finds something
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 _NEXT = "finalist "  # a line of the process that a tool watches: what follows belongs to this one
 _REPLAYS = 3
+_EVERY = ("--print-limit", "100000")  # of 100 by default, which explained hazards alone could fill
 _SHOWN = 24  # lines of what one tool found in one finalist
 
 
@@ -61,13 +65,17 @@ def real_sizes(spec: TaskSpec, shape: str, tokens: int | None) -> dict[str, int]
 
 def finalist(name: str, device: str, shape: str = "", tokens: int | None = None) -> Bound:
     """A finalist by its name on the command line, ready to run."""
-    spec, _, path = name.partition("=")
-    chosen = task(spec)
-    text = Path(path).read_text(encoding="utf-8") if path else worked_candidate(spec)
+    chosen = task(name.partition("=")[0])
     small: Mapping[str, int] = small_sizes(chosen) if device == "cuda" else tiny_sizes(chosen)
     sizes = real_sizes(chosen, shape, tokens) if shape else small
     inputs = make_inputs(chosen, signature(chosen), Case("device", sizes, 1, "normal", "auto"), device)
-    return bind(lowered(chosen, sizes, device, device == "cpu", text), inputs, device)
+    return bind(generated(name, sizes, device), inputs, device)
+
+
+def generated(name: str, sizes: Mapping[str, int], device: str) -> Generated:
+    spec, _, path = name.partition("=")
+    text = Path(path).read_text(encoding="utf-8") if path else worked_candidate(spec)
+    return lowered(task(spec), sizes, device, device == "cpu", text)
 
 
 def differing(bound: Bound, repeats: int) -> tuple[int, list[str]]:
@@ -96,7 +104,7 @@ def differing_as_graph(bound: Bound) -> list[str]:
 def sanitized(names: Sequence[str], tool: str) -> tuple[dict[str, list[str]], str]:
     """What a tool says of each finalist that it reached, and its summary or why there is none."""
     own = [sys.executable, str(Path(__file__).resolve()), *names, "--once"]
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(_FOUND), *own]
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(_FOUND), *_EVERY, *own]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -148,11 +156,11 @@ def main() -> int:
         told = dict(zip(tools, pool.map(lambda tool: sanitized(names, tool), tools), strict=True))
     failed = 0
     for name in names:
-        found = {tool: said.get(name, ["it was not reached"]) for tool, (said, _) in told.items()}
-        failed += bool(wrong[name] or any(found.values()))
-        verdicts = [wrong[name] or "the same bits", *(f"{tool} {_verdict(lines)}" for tool, lines in found.items())]
+        found = {tool: judged(name, tool, said) for tool, (said, _) in told.items()}
+        failed += bool(wrong[name] or any(lines for lines, _ in found.values()))
+        verdicts = [wrong[name] or "the same bits", *(f"{tool} {verdict(*said)}" for tool, said in found.items())]
         print(f"{name}: {'; '.join(verdicts)}", flush=True)
-        for line in itertools.chain(*(lines[:_SHOWN] for lines in found.values())):
+        for line in itertools.chain(*(_shown(lines) for lines, _ in found.values())):
             print(f"    {line}")
     for tool, (_, summary) in told.items():
         print(f"{tool}: {summary}")
@@ -160,8 +168,23 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _verdict(lines: list[str]) -> str:
-    return "FAILED" if lines else "passed"
+def judged(name: str, tool: str, said: Mapping[str, list[str]]) -> tuple[list[str], int]:
+    """What a tool found in a finalist and is not explained, and how many of racecheck's hazards are."""
+    if name not in said:
+        return ["it was not reached"], 0
+    if tool != "racecheck" or not said[name]:
+        return said[name], 0
+    return hazards.unexplained(said[name], generated(name, small_sizes(task(name.partition("=")[0])), "cuda"))
+
+
+def verdict(lines: Sequence[str], explained: int) -> str:
+    ordered = f" ({explained} hazard{'s' * (explained > 1)} of triton's partition words, ordered by barrier 1)"
+    return f"{'FAILED' if lines else 'passed'}{ordered if explained else ''}"
+
+
+def _shown(lines: list[str]) -> list[str]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], f"and {more} lines more"] if more > 0 else lines
 
 
 def _tools(options: argparse.Namespace) -> list[str]:
