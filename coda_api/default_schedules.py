@@ -20,16 +20,18 @@ from coda_synth.coda_api.schedule import ALLOWED, Schedule, ScheduleError
 H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; multiprocessors
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
 POINTWISE = Schedule(block_m=32, block_n=128, block_k=64, stages=2, warps=4, group_m=1)
-_SUMMED = replace(POINTWISE, block_m=128, warps=8)  # sums down its columns: fewer partials, longer sums in a thread
-_SUMMED_ALONE = replace(_SUMMED, block_m=256)  # where nothing else takes registers
+_SUMMED = replace(POINTWISE, block_m=128)  # sums down its columns: fewer partials, longer sums in a thread
+_SUMMED_ALONE = replace(POINTWISE, block_m=256, block_n=64)  # where nothing else takes registers
 _GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
 PASSES = (  # what its hints are, in words
-    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} or {_SUMMED_ALONE.block_m} where it"
-    f" sums columns), block_n ({POINTWISE.block_n}) and warps ({POINTWISE.warps}; {_SUMMED.warps} then) alone: a thread"
-    " block for each tile, several at once on a multiprocessor"
+    f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} where it also sums columns and"
+    f" {_SUMMED_ALONE.block_m} where it does nothing else), block_n ({POINTWISE.block_n}; {_SUMMED_ALONE.block_n} then)"
+    f" and warps ({POINTWISE.warps}) alone: a thread block for each tile, several at once on a multiprocessor"
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _BRIEF = 3e11  # multiplications of a product that ends before a card draws all the power that it may
+_LASTING = 2e12  # of one that takes so long that every byte moved through shared memory costs clocks
+_WELL = 0.9  # of the smaller tile's share of busy processors, which a larger one may lose a tenth of
 _LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of _SUM; too many for one group
 _SUM = 4096  # of so many steps along K; a shorter sum hides less
 
@@ -55,21 +57,28 @@ def default_schedules(
     processors: int = H200_PROCESSORS,
 ) -> tuple[Schedule, ...]:
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
+    work = instructions(kernel, live, lambda dim: dim.size(sizes))
     if kernel.gemm is None:
-        summed = [v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in live.values()]
-        return (_SUMMED_ALONE if all(summed) else _SUMMED if any(summed) else POINTWISE, _GROUPED)
+        return (_pass(live, work), _GROUPED)
     last = wide(shared_bytes)
     rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
     if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:
         return (*_small(rows, cols, inner, form, shared_bytes, processors), last)
     if form != "hopper":
         return (last,)
-    work = instructions(kernel, live, lambda dim: dim.size(sizes))
-    if work > _HEAVY or any(v.word in CHAINED for v in live.values()):
+    if work > _HEAVY or rows * cols * inner > _LASTING or any(v.word in CHAINED for v in live.values()):
         return (last,)
-    if rows * cols * inner < _BRIEF and work * _SUM / inner < _LIGHT:
+    brief, light = rows * cols * inner < _BRIEF, work * _SUM / inner < _LIGHT
+    if brief and light and _busy(rows, cols, last, processors) > _WELL * _busy(rows, cols, _TURNS[0], processors):
         return (replace(last, group_m=16),)
     return (*_TURNS, last)
+
+
+def _pass(live: Mapping[str, Value], work: float) -> Schedule:
+    summed = [v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in live.values()]
+    if all(summed):
+        return _SUMMED_ALONE
+    return _SUMMED if any(summed) and work < _HEAVY else POINTWISE
 
 
 def hinted(
@@ -124,6 +133,12 @@ def _cut(schedule: Schedule, tiles: int, inner: int, processors: int) -> Schedul
         if inner >= pieces * _PIECE and rounds < shortest:
             best, shortest = pieces, rounds
     return replace(schedule, split_k=best)
+
+
+def _busy(rows: int, cols: int, schedule: Schedule, processors: int) -> float:
+    """The share of the processors that have a tile, over all waves."""
+    tiles = _tiles(rows, cols, schedule)
+    return tiles / processors / -(-tiles // processors)
 
 
 def _tiles(rows: int, cols: int, schedule: Schedule) -> int:

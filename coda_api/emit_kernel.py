@@ -83,7 +83,8 @@ class KernelEmitter:
             body.append("for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):")
             body += [f"    {line}" for line in loop]
         else:  # what waits for memory alone wants many programs at once on a multiprocessor
-            body += ["tile = tl.program_id(0)", *loop]
+            last_first = "tl.num_programs(0) - 1 - " if self.tensors.backwards else ""
+            body += [f"tile = {last_first}tl.program_id(0)", *loop]
         params = self._params()
         names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
         text = f"{inner_text}\n\n{function(self.name, names, body)}"

@@ -25,6 +25,7 @@ from coda_synth.coda_api.groups import tile_step
 from coda_synth.coda_api.kernel_texts import kernel_texts
 from coda_synth.coda_api.launch_text import UnitCall, launch_record, launch_text, with_overlap
 from coda_synth.coda_api.module_text import MODULE_NAMES, head_text, module_text, prepare_text
+from coda_synth.coda_api.passes import is_pass, walks_backwards
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, TypeKind, Unit, Value
 from coda_synth.coda_api.schedule import ALLOWED, Schedule
 from coda_synth.coda_api.storage import accumulated_into, ref_dtype, stored_dtype, torch_name
@@ -308,8 +309,9 @@ class _Lowering:
             )
             for o, v in live.items()
         }
-        form = "pointer" if self.form == "pointer" else "descriptor"
-        return Tensors(params, outputs, form, frozenset(scalars))
+        # A pass asks for all that a thread loads at once; a descriptor's boxes would be waited for one by one.
+        form = "pointer" if self.form == "pointer" or is_pass(call) else "descriptor"
+        return Tensors(params, outputs, form, frozenset(scalars), walks_backwards(self.program, call))
 
     def _prepare(self, call: Call, live: Mapping[str, Value]) -> None:
         names = {p: self._of(r).name for p, r in call.args.items() if r.input or r.call}

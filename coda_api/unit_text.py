@@ -41,12 +41,13 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What a unit's parameters and live outputs are in memory, and how the program's form reaches matrices."""
+    """What a unit's parameters and live outputs are in memory, and how its text goes through matrices."""
 
     params: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
     form: str  # "descriptor" or "pointer"
     device_scalars: frozenset[str]  # Scalar parameters that are one-element tensors
+    backwards: bool = False  # from the last tile to the first; of a kernel without a product
 
 
 @dataclass(frozen=True, slots=True)

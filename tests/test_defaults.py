@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from coda_synth.coda_api.arithmetic import instructions
 from coda_synth.coda_api.lowering import lower
+from coda_synth.coda_api.passes import walks_backwards
 from coda_synth.coda_api.program import Kernel
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
@@ -53,6 +54,12 @@ def test_instructions_are_estimated_to_a_few_of_what_builds_have(name: str, coun
         ("swiglu_backward", {"T": 16384, "D": 2048, "F": 8192}, "pingpong"),
         ("geglu_backward", {"T": 8192, "D": 4096, "F": 14336}, "auto"),  # too much for one group
         ("lm_head_cross_entropy", {"T": 8192, "D": 4096, "V": 128256}, "auto"),  # a chain from column to column
+        ("lm_head_cross_entropy_backward", {"T": 8192, "D": 4096, "V": 128256}, "auto"),  # so long that bytes count
+        (
+            "linear_nt",
+            {"T": 3072, "F": 2048, "D": 8192},
+            "pingpong",
+        ),  # 192 wide tiles are 1.45 waves
     ],
 )
 def test_light_and_heavy_epilogues_share_a_tile_and_all_others_take_turns(
@@ -67,3 +74,42 @@ def test_turns_have_five_stages_and_slices_that_fit_beside_them() -> None:
         typed = signature(task(name))
         made = lower(read(worked_candidate(name), typed), typed, sizes, hopper=True)
         assert (made.effective["a"].stages, made.effective["a"].slice_n) == (5, width)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "tile"),
+    [
+        ("rmsnorm_linear", "s", (32, 128)),
+        ("linear_backward", "c", (256, 64)),  # sums columns and nothing else
+        ("layernorm_backward", "p", (128, 128)),  # rows too
+        ("qknorm_rope_backward", "a", (32, 128)),  # and so much else that registers count more
+    ],
+)
+def test_passes_that_sum_columns_have_tall_tiles(name: str, call: str, tile: tuple[int, int]) -> None:
+    found = chosen(name, task(name).time_shapes["llama3-8b"], call)
+    assert (found.block_m, found.block_n, found.warps) == (*tile, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "backwards"),
+    [
+        ("rmsnorm_linear", {"n"}),  # s, n, product: each begins where the one before ended
+        ("linear_quantize_fp8_rowwise", {"c"}),  # after a product
+        ("llama_unit_backward", {"b0"}),  # before one
+        ("rope_backward", set()),
+        ("qknorm_rope_backward", set()),  # two passes that share nothing
+    ],
+)
+def test_neighbours_that_share_a_matrix_go_through_it_opposite_ways(name: str, backwards: set[str]) -> None:
+    program = read(worked_candidate(name), signature(task(name)))
+    assert {c.name for c in program.live_calls() if walks_backwards(program, c)} == backwards
+
+
+def test_a_pass_that_goes_backwards_says_so_in_its_text_and_has_no_descriptors() -> None:
+    typed = signature(task("rmsnorm_linear"))
+    made = lower(
+        read(worked_candidate("rmsnorm_linear"), typed), typed, task("rmsnorm_linear").time_shapes["llama3-8b"]
+    )
+    squares, normalised = (made.source.split(f"def {name}(")[1].split("\n\n")[0] for name in ("squares", "normalised"))
+    assert "tile = tl.program_id(0)" in squares and "tile = tl.num_programs(0) - 1 - tl.program_id(0)" in normalised
+    assert made.form == "descriptor" and "normalised, (-(-T // 32) * -(-D // 128),), x, r_rstd, gamma" in made.source

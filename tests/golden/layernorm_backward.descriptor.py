@@ -128,14 +128,14 @@ def halves(x):
 
 @triton.jit
 def sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
-    dz_tile = dz.load([row, col]).to(tl.float32)
+    rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
+    dz_tile = tl.load(dz + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     v_cols = tl.load(v + cols, mask=cols < N, other=0)[None, :].to(tl.float32)
     s1_sum = s1_sum + tl.sum(tl.where(cols[None, :] < N, dz_tile * v_cols, 0.0), 1)
-    z_tile = z.load([row, col]).to(tl.float32)
+    z_tile = tl.load(z + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     c_cols = tl.load(c + cols, mask=cols < N, other=0)[None, :].to(tl.float32)
     s2_sum = s2_sum + tl.sum(tl.where(cols[None, :] < N, dz_tile * (z_tile - c_cols), 0.0), 1)
-    rows = row + tl.arange(0, BLOCK_M)
     tl.store(db_out + row // BLOCK_M * N + cols, tl.sum(tl.where(rows[:, None] < M, dz_tile, 0.0), 0), mask=cols < N)
     return s1_sum, s2_sum
 
@@ -145,7 +145,7 @@ def sums(
     dz, z, v, c, s1_out, s2_out, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
@@ -342,8 +342,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 128) * -(-E // 128),), _described(dz, [128, 128]), _described(z, [128, 128]), f_v, f_c,
-            p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=8, num_stages=2,
+            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=4,
+            num_stages=2,
         ),
         _launched(
             means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,

@@ -139,7 +139,7 @@ def sums(
     dz, z, v, c, s1_out, s2_out, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
@@ -348,7 +348,7 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=8,
+            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=4,
             num_stages=2,
         ),
         _launched(

@@ -178,18 +178,18 @@ def weights(
 def columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
     cols = col + tl.arange(0, SLICE)
     rows = row + tl.arange(0, BLOCK_M)
-    dy_tile = dy.load([row, col]).to(tl.float32)
+    dy_tile = tl.load(dy + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     tl.store(db_out + row // BLOCK_M * N + cols, tl.sum(tl.where(rows[:, None] < M, dy_tile, 0.0), 0), mask=cols < N)
 
 
 @triton.jit
 def columns(dy, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
-    columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M, 128)
+    columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M, 64)
 
 
 @triton.jit
@@ -230,9 +230,6 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
             weights, _programs(dy.device, F, 128, D, 256), _described(dy, [64, 128]), _described(x, [64, 256]),
             _described(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        _launched(
-            columns, (-(-T // 256) * -(-F // 128),), _described(dy, [256, 128]), c_db, T, F, 256, 128, 1, num_warps=8,
-            num_stages=2,
-        ),
+        _launched(columns, (-(-T // 256) * -(-F // 64),), dy, c_db, T, F, 256, 64, 1, num_warps=4, num_stages=2),
         _launched(bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])

@@ -312,20 +312,22 @@ def scales(amax, scale_out, M, amax_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 
 
 @triton.jit
-def encode_epilogue(row, col, scale_rows, codes_out, z):
-    z_tile = z.load([row, col]).to(tl.float32)
-    codes_out.store([row, col], clamp((z_tile / scale_rows), -448.0, 448.0).to(tl.float8e4nv))
+def encode_epilogue(row, col, scale_rows, codes_out, z, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
+    rows = row + tl.arange(0, BLOCK_M)
+    cols = col + tl.arange(0, SLICE)
+    z_tile = tl.load(z + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
+    tl.store(codes_out + rows.to(tl.int64)[:, None] * N + cols[None, :], clamp((z_tile / scale_rows), -448.0, 448.0).to(tl.float8e4nv), mask=(rows[:, None] < M) & (cols[None, :] < N))
 
 
 @triton.jit
 def encode(z, scale, codes_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     scale_rows = tl.load(scale + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-    encode_epilogue(row, col, scale_rows, codes_out, z)
+    encode_epilogue(row, col, scale_rows, codes_out, z, M, N, BLOCK_M, 128)
 
 
 def prepare():
@@ -351,7 +353,6 @@ def launch(x, w, a_z, a_amax, s_scale, c_codes):
         ),
         _launched(scales, (-(-T // 32),), a_amax, s_scale, T, a_amax.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            encode, (-(-T // 32) * -(-N // 128),), _described(a_z, [32, 128]), s_scale, _described(c_codes, [32, 128]),
-            T, N, 32, 128, 1, num_warps=4, num_stages=2,
+            encode, (-(-T // 32) * -(-N // 128),), a_z, s_scale, c_codes, T, N, 32, 128, 1, num_warps=4, num_stages=2,
         ),
     ])

@@ -253,17 +253,20 @@ def sum_in_warps_g(x, WARPS: gl.constexpr):
 
 
 @triton.jit
-def rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, SLICE: tl.constexpr):
-    dy_tile = dy.load([row, col]).to(tl.float32)
+def rope_epilogue(
+    zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr,
+):
+    rows = row + tl.arange(0, BLOCK_M)
+    cols = col + tl.arange(0, SLICE)
+    dy_tile = tl.load(dy + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     even, odd = pairs(dy_tile)
     half_cols = col // 2 + tl.arange(0, 64)
     hi_cols = tl.load(hi + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     lo_cols = tl.load(lo + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     cos, sin = rotation(pos_rows.to(tl.float32), hi_cols, lo_cols)
     dz = interleave(even * cos + odd * sin, odd * cos - even * sin)
-    dz_out.store([row, col], dz.to(tl.bfloat16))
-    y_tile = y.load([row, col]).to(tl.float32)
-    cols = col + tl.arange(0, SLICE)
+    tl.store(dz_out + rows.to(tl.int64)[:, None] * N + cols[None, :], dz.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
+    y_tile = tl.load(y + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, y_tile * dy_tile, 0.0), 1)
     return zdz_sum
 
@@ -273,13 +276,13 @@ def rope(
     dy, y, pos, hi, lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, N, 128)
+    zdz_sum = rope_epilogue(zdz_sum, row, col, pos_rows, dz_out, dy, hi, lo, y, M, N, BLOCK_M, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -1101,8 +1104,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            rope, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
-            f_lo, _described(b0_dz, [32, 128]), b0_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
+            rope, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, b0_dz, b0_zdz, T, Q, 32, 128, 1,
+            num_warps=4, num_stages=2,
         ),
         _launched(
             statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -150,11 +150,10 @@ def halves_g(x):
 
 @gluon.jit
 def gradient_epilogue(
-    z, zdz_sum, step, dz_out_ring, WHICH: gl.constexpr, row, col, target_at, r, dz_out, N, SLICE: gl.constexpr,
-    WHOLE_N: gl.constexpr,
+    z, zdz_sum, step, dz_out_ring, row, col, target_at, r, dz_out, N, SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
+    out_slot = step % 2
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     p = gl.exp(z - r)
     dz = gl.where(places[None, :] == target_at - col, p - 1, p)
@@ -188,22 +187,22 @@ def gradient_loader(
 
 @gluon.jit
 def gradient_consumer(
-    WHICH: gl.constexpr, turn, h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+    h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
@@ -211,7 +210,6 @@ def gradient_consumer(
         target_at = gl.where((target_rows >= 0) & (target_rows < N), target_rows, -1).to(gl.int32)
         lse_rows = gl.load(lse + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         r = gl.where(target_rows == -100, float("inf"), lse_rows)
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -222,25 +220,22 @@ def gradient_consumer(
             acc = warpgroup_mma(h_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
+        step += steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        zdz_sum = gradient_epilogue(acc_0, zdz_sum, slice_step, dz_out_ring, row, col, target_at, r, dz_out, N, 64, WHOLE_N)
         zdz_sum = gradient_epilogue(
-                acc_0, zdz_sum, slice_step, dz_out_ring, WHICH, row, col, target_at, r, dz_out, N, 32, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 1, dz_out_ring, row, col + 64, target_at, r, dz_out, N, 64, WHOLE_N,
             )
         zdz_sum = gradient_epilogue(
-                acc_32, zdz_sum, slice_step + 1, dz_out_ring, WHICH, row, col + 32, target_at, r, dz_out, N, 32, WHOLE_N,
+                acc_128, zdz_sum, slice_step + 2, dz_out_ring, row, col + 128, target_at, r, dz_out, N, 64, WHOLE_N,
             )
         zdz_sum = gradient_epilogue(
-                acc_64, zdz_sum, slice_step + 2, dz_out_ring, WHICH, row, col + 64, target_at, r, dz_out, N, 32, WHOLE_N,
-            )
-        zdz_sum = gradient_epilogue(
-                acc_96, zdz_sum, slice_step + 3, dz_out_ring, WHICH, row, col + 96, target_at, r, dz_out, N, 32, WHOLE_N,
+                acc_192, zdz_sum, slice_step + 3, dz_out_ring, row, col + 192, target_at, r, dz_out, N, 64, WHOLE_N,
             )
         slice_step += 4
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
@@ -254,28 +249,24 @@ def gradient(
     WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 128, 64], h.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [4, 128, 32], dz_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 64], dz_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (gradient_consumer, (0, turn, h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
-            (gradient_consumer, (1, turn, h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (gradient_consumer, (h_stages, w_stages, full, empty, dz_out_ring, lse, target, dz_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
             (gradient_loader, (h, w, h_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -296,9 +287,9 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 
 
 @gluon.jit
-def hidden_epilogue(z, step, dh_out_ring, WHICH: gl.constexpr, row, col, alpha, dh_out):
+def hidden_epilogue(z, step, dh_out_ring, row, col, alpha, dh_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
+    out_slot = step % 2
     dh = alpha * z
     tma.store_wait(1)
     dh_out_ring.index(out_slot).store(dh.to(gl.bfloat16))
@@ -327,25 +318,21 @@ def hidden_loader(
 
 @gluon.jit
 def hidden_consumer(
-    WHICH: gl.constexpr, turn, dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -356,18 +343,13 @@ def hidden_consumer(
             acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        hidden_epilogue(acc_0, slice_step, dh_out_ring, WHICH, row, col, alpha, dh_out)
-        hidden_epilogue(acc_32, slice_step + 1, dh_out_ring, WHICH, row, col + 32, alpha, dh_out)
-        hidden_epilogue(acc_64, slice_step + 2, dh_out_ring, WHICH, row, col + 64, alpha, dh_out)
-        hidden_epilogue(acc_96, slice_step + 3, dh_out_ring, WHICH, row, col + 96, alpha, dh_out)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        hidden_epilogue(acc_0, slice_step, dh_out_ring, row, col, alpha, dh_out)
+        hidden_epilogue(acc_128, slice_step + 1, dh_out_ring, row, col + 128, alpha, dh_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -378,37 +360,33 @@ def hidden(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
-    dh_out_ring = gl.allocate_shared_memory(dh_out.dtype, [4, 128, 32], dh_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
+    dh_out_ring = gl.allocate_shared_memory(dh_out.dtype, [2, 128, 128], dh_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (hidden_consumer, (0, turn, dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (hidden_consumer, (1, turn, dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (hidden_consumer, (dz_stages, w_stages, full, empty, dh_out_ring, alpha, dh_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (hidden_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, alpha, dw_out):
+def weights_epilogue(z, step, dw_out_ring, row, col, alpha, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
+    out_slot = step % 2
     dw = alpha * z
     tma.store_wait(1)
     dw_out_ring.index(out_slot).store(dw.to(gl.bfloat16))
@@ -437,25 +415,21 @@ def weights_loader(
 
 @gluon.jit
 def weights_consumer(
-    WHICH: gl.constexpr, turn, dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dz_stages.index(stage).permute((1, 0)), h_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -466,18 +440,13 @@ def weights_consumer(
             acc = warpgroup_mma(dz_stages.index(stage).permute((1, 0)), h_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        weights_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, alpha, dw_out)
-        weights_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, alpha, dw_out)
-        weights_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, alpha, dw_out)
-        weights_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, alpha, dw_out)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        weights_epilogue(acc_0, slice_step, dw_out_ring, row, col, alpha, dw_out)
+        weights_epilogue(acc_128, slice_step + 1, dw_out_ring, row, col + 128, alpha, dw_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -488,28 +457,24 @@ def weights(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 64, 128], dz.layout)
-    h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 64, 128], h.layout)
-    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
+    h_stages = gl.allocate_shared_memory(h.dtype, [STAGES, 64, 256], h.layout)
+    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_consumer, (0, turn, dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_consumer, (1, turn, dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (dz_stages, h_stages, full, empty, dw_out_ring, alpha, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (dz, h, dz_stages, h_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -533,19 +498,19 @@ def launch(h, w, lse, target, alpha, a_dz, a_zdz, b_s, c_dh, d_dw):
         return
     _keep(key, [
         _launched(
-            gradient, _programs(h.device, T, 128, V, 128), _described_g(h, [128, 64], "bfloat16"),
-            _described_g(w, [128, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 32], "bfloat16"), a_zdz, T,
-            V, D, 128, 128, 64, 8, 5, 4, False, False, False, V % 128 == 0, num_warps=4, num_stages=5,
+            gradient, _programs(h.device, T, 128, V, 256), _described_g(h, [128, 64], "bfloat16"),
+            _described_g(w, [256, 64], "bfloat16"), lse, target, _described_g(a_dz, [128, 64], "bfloat16"), a_zdz, T,
+            V, D, 128, 256, 64, 8, 3, 8, False, False, False, V % 256 == 0, num_warps=8, num_stages=3,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            hidden, _programs(a_dz.device, T, 128, D, 128), _described_g(a_dz, [128, 64], "bfloat16"),
-            _described_g(w, [64, 128], "bfloat16"), alpha, _described_g(c_dh, [128, 32], "bfloat16"), T, D, V, 128,
-            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            hidden, _programs(a_dz.device, T, 128, D, 256), _described_g(a_dz, [128, 64], "bfloat16"),
+            _described_g(w, [64, 256], "bfloat16"), alpha, _described_g(c_dh, [128, 128], "bfloat16"), T, D, V, 128,
+            256, 64, 8, 3, 8, False, True, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            weights, _programs(a_dz.device, V, 128, D, 128), _described_g(a_dz, [64, 128], "bfloat16"),
-            _described_g(h, [64, 128], "bfloat16"), alpha, _described_g(d_dw, [128, 32], "bfloat16"), V, D, T, 128,
-            128, 64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(a_dz.device, V, 128, D, 256), _described_g(a_dz, [64, 128], "bfloat16"),
+            _described_g(h, [64, 256], "bfloat16"), alpha, _described_g(d_dw, [128, 128], "bfloat16"), V, D, T, 128,
+            256, 64, 8, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
     ])

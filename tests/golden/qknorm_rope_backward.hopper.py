@@ -151,21 +151,22 @@ def heads_epilogue(
     row, col, eps, pos_rows, dz_out, z, dy, f_hi, f_lo, gamma, dg_out, M, N, H: tl.constexpr,
     BLOCK_M: tl.constexpr, SLICE: tl.constexpr,
 ):
-    z_tile = z.load([row, col]).to(tl.float32)
-    z_tile_2 = z.load([row, col + 64]).to(tl.float32)
+    rows = row + tl.arange(0, BLOCK_M)
+    cols = col + tl.arange(0, SLICE)
+    cols_high = col + 64 + tl.arange(0, SLICE)
+    z_tile = tl.load(z + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
+    z_tile_2 = tl.load(z + rows.to(tl.int64)[:, None] * N + cols_high[None, :], mask=(rows[:, None] < M) & (cols_high[None, :] < N), other=0).to(tl.float32)
     v = tl.sum(z_tile * z_tile, 1)[:, None] + tl.sum(z_tile_2 * z_tile_2, 1)[:, None]
     r = tl.rsqrt(v / H + eps)
-    dy_tile = dy.load([row, col]).to(tl.float32)
-    dy_tile_2 = dy.load([row, col + 64]).to(tl.float32)
+    dy_tile = tl.load(dy + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
+    dy_tile_2 = tl.load(dy + rows.to(tl.int64)[:, None] * N + cols_high[None, :], mask=(rows[:, None] < M) & (cols_high[None, :] < N), other=0).to(tl.float32)
     half_cols = col // 128 * 64 + col % 128 + tl.arange(0, SLICE)
     f_hi_cols = tl.load(f_hi + half_cols % (H // 2))[None, :].to(tl.float32)
     f_lo_cols = tl.load(f_lo + half_cols % (H // 2))[None, :].to(tl.float32)
     cos, sin = rotation(pos_rows.to(tl.float32), f_hi_cols, f_lo_cols)
     dn_low = dy_tile * cos + dy_tile_2 * sin
     dn_high = dy_tile_2 * cos - dy_tile * sin
-    cols = col + tl.arange(0, SLICE)
     gamma_cols = tl.load(gamma + cols % H)[None, :].to(tl.float32)
-    cols_high = col + 64 + tl.arange(0, SLICE)
     gamma_cols_2 = tl.load(gamma + cols_high % H)[None, :].to(tl.float32)
     dg_low = dn_low * gamma_cols
     dg_high = dn_high * gamma_cols_2
@@ -175,9 +176,8 @@ def heads_epilogue(
     m = v_2 / H
     dz_low = tl.broadcast_to(r, (BLOCK_M, SLICE)) * (dg_low - xhat_low * tl.broadcast_to(r * m, (BLOCK_M, SLICE)))
     dz_high = tl.broadcast_to(r, (BLOCK_M, SLICE)) * (dg_high - xhat_high * tl.broadcast_to(r * m, (BLOCK_M, SLICE)))
-    dz_out.store([row, col], dz_low.to(tl.bfloat16))
-    dz_out.store([row, col + 64], dz_high.to(tl.bfloat16))
-    rows = row + tl.arange(0, BLOCK_M)
+    tl.store(dz_out + rows.to(tl.int64)[:, None] * N + cols[None, :], dz_low.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
+    tl.store(dz_out + rows.to(tl.int64)[:, None] * N + cols_high[None, :], dz_high.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols_high[None, :] < N))
     tl.store(dg_out + row // BLOCK_M * N + cols, tl.sum(tl.where(rows[:, None] < M, dn_low * xhat_low, 0.0), 0), mask=cols < N)
     tl.store(dg_out + row // BLOCK_M * N + cols_high, tl.sum(tl.where(rows[:, None] < M, dn_high * xhat_high, 0.0), 0), mask=cols_high < N)
 
@@ -239,14 +239,12 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
         return
     _keep(key, [
         _launched(
-            heads, (-(-T // 128) * -(-(H * HQ) // 128),), _described(dq, [128, 64]), _described(q, [128, 64]), g_q,
-            pos, f_hi, f_lo, eps, _described(a_dz, [128, 64]), a_dg, T, H * HQ, 128, 128, 128, 1, num_warps=8,
-            num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HQ) // 128),), dq, q, g_q, pos, f_hi, f_lo, eps, a_dz, a_dg, T, H * HQ, 128,
+            32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
-            heads, (-(-T // 128) * -(-(H * HK) // 128),), _described(dk, [128, 64]), _described(k, [128, 64]), g_k,
-            pos, f_hi, f_lo, eps, _described(b_dz, [128, 64]), b_dg, T, H * HK, 128, 128, 128, 1, num_warps=8,
-            num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HK) // 128),), dk, k, g_k, pos, f_hi, f_lo, eps, b_dz, b_dg, T, H * HK, 128,
+            32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, num_warps=8, num_stages=2,

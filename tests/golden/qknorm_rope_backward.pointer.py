@@ -233,12 +233,12 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
         return
     _keep(key, [
         _launched(
-            heads, (-(-T // 128) * -(-(H * HQ) // 128),), dq, q, g_q, pos, f_hi, f_lo, eps, a_dz, a_dg, T, H * HQ, 128,
-            128, 128, 1, num_warps=8, num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HQ) // 128),), dq, q, g_q, pos, f_hi, f_lo, eps, a_dz, a_dg, T, H * HQ, 128,
+            32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
-            heads, (-(-T // 128) * -(-(H * HK) // 128),), dk, k, g_k, pos, f_hi, f_lo, eps, b_dz, b_dg, T, H * HK, 128,
-            128, 128, 1, num_warps=8, num_stages=2,
+            heads, (-(-T // 32) * -(-(H * HK) // 128),), dk, k, g_k, pos, f_hi, f_lo, eps, b_dz, b_dg, T, H * HK, 128,
+            32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, num_warps=8, num_stages=2,

@@ -127,9 +127,10 @@ def halves(x):
 
 
 @triton.jit
-def sums_epilogue(x_sum, row, col, x, N, SLICE: tl.constexpr):
-    x_tile = x.load([row, col]).to(tl.float32)
+def sums_epilogue(x_sum, row, col, x, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
+    rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
+    x_tile = tl.load(x + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     x_sum = x_sum + tl.sum(tl.where(cols[None, :] < N, x_tile, 0.0), 1)
     return x_sum
 
@@ -142,14 +143,15 @@ def sums(x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: 
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     x_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    x_sum = sums_epilogue(x_sum, row, col, x, N, 128)
+    x_sum = sums_epilogue(x_sum, row, col, x, M, N, BLOCK_M, 128)
     tl.store(x_out + tile_n * M + rows, x_sum, mask=rows < M)
 
 
 @triton.jit
-def dots_epilogue(ym_sum, row, col, y, m, N, SLICE: tl.constexpr):
-    y_tile = y.load([row, col]).to(tl.float32)
+def dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
+    rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
+    y_tile = tl.load(y + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     m_cols = tl.load(m + cols, mask=cols < N, other=0)[None, :].to(tl.float32)
     ym_sum = ym_sum + tl.sum(tl.where(cols[None, :] < N, y_tile * m_cols, 0.0), 1)
     return ym_sum
@@ -158,12 +160,12 @@ def dots_epilogue(ym_sum, row, col, y, m, N, SLICE: tl.constexpr):
 @triton.jit
 def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     ym_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    ym_sum = dots_epilogue(ym_sum, row, col, y, m, N, 128)
+    ym_sum = dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M, 128)
     tl.store(ym_out + tile_n * M + rows, ym_sum, mask=rows < M)
 
 
@@ -299,14 +301,8 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     if _repeated(key):
         return
     _keep(key, [
-        _launched(
-            sums, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_x, T, D, 32, 128, 1, num_warps=4,
-            num_stages=2,
-        ),
-        _launched(
-            dots, (-(-T // 32) * -(-K // 128),), _described(y, [32, 128]), p_m, t_ym, T, K, 32, 128, 1, num_warps=4,
-            num_stages=2,
-        ),
+        _launched(sums, (-(-T // 32) * -(-D // 128),), x, s_x, T, D, 32, 128, 1, num_warps=4, num_stages=2),
+        _launched(dots, (-(-T // 32) * -(-K // 128),), y, p_m, t_ym, T, K, 32, 128, 1, num_warps=4, num_stages=2),
         _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -154,7 +154,7 @@ def dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M: tl.constexpr, SLICE: tl
 @triton.jit
 def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)

@@ -127,9 +127,10 @@ def halves(x):
 
 
 @triton.jit
-def squares_epilogue(ssq_sum, row, col, x, N, SLICE: tl.constexpr):
-    x_tile = x.load([row, col]).to(tl.float32)
+def squares_epilogue(ssq_sum, row, col, x, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
+    rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
+    x_tile = tl.load(x + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     ssq_sum = ssq_sum + tl.sum(tl.where(cols[None, :] < N, x_tile * x_tile, 0.0), 1)
     return ssq_sum
 
@@ -142,7 +143,7 @@ def squares(x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROU
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     ssq_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    ssq_sum = squares_epilogue(ssq_sum, row, col, x, N, 128)
+    ssq_sum = squares_epilogue(ssq_sum, row, col, x, M, N, BLOCK_M, 128)
     tl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
 
 
@@ -161,23 +162,24 @@ def rms(ssq, eps, rstd_out, M, N, ssq_tiles, BLOCK: tl.constexpr, TILES: tl.cons
 
 
 @triton.jit
-def normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, SLICE: tl.constexpr):
-    x_tile = x.load([row, col]).to(tl.float32)
+def normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr):
+    rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, SLICE)
+    x_tile = tl.load(x + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     gamma_cols = tl.load(gamma + cols, mask=cols < N, other=0)[None, :].to(tl.float32)
     h = x_tile * rstd_rows * gamma_cols
-    h_out.store([row, col], h.to(tl.bfloat16))
+    tl.store(h_out + rows.to(tl.int64)[:, None] * N + cols[None, :], h.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
 
 
 @triton.jit
 def normalised(x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    tile = tl.program_id(0)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     rstd_rows = tl.load(rstd + rows, mask=rows < M, other=0)[:, None].to(tl.float32)
-    normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, N, 128)
+    normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, M, N, BLOCK_M, 128)
 
 
 @triton.jit
@@ -219,14 +221,11 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     if _repeated(key):
         return
     _keep(key, [
-        _launched(
-            squares, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), s_ssq, T, D, 32, 128, 1, num_warps=4,
-            num_stages=2,
-        ),
+        _launched(squares, (-(-T // 32) * -(-D // 128),), x, s_ssq, T, D, 32, 128, 1, num_warps=4, num_stages=2),
         _launched(rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            normalised, (-(-T // 32) * -(-D // 128),), _described(x, [32, 128]), r_rstd, gamma,
-            _described(n_h, [32, 128]), T, D, 32, 128, 1, num_warps=4, num_stages=2,
+            normalised, (-(-T // 32) * -(-D // 128),), x, r_rstd, gamma, n_h, T, D, 32, 128, 1, num_warps=4,
+            num_stages=2,
         ),
         _launched(
             project, _programs(n_h.device, T, 128, F, 256), _described(n_h, [128, 64]), _described(w, [256, 64]),

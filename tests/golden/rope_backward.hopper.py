@@ -160,17 +160,20 @@ def rotation(position, f_hi, f_lo):
 
 
 @triton.jit
-def back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, SLICE: tl.constexpr):
-    dqkv_tile = dqkv.load([row, col]).to(tl.float32)
+def back_epilogue(
+    zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, M, N, BLOCK_M: tl.constexpr, SLICE: tl.constexpr,
+):
+    rows = row + tl.arange(0, BLOCK_M)
+    cols = col + tl.arange(0, SLICE)
+    dqkv_tile = tl.load(dqkv + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     even, odd = pairs(dqkv_tile)
     half_cols = col // 2 + tl.arange(0, 64)
     f_hi_cols = tl.load(f_hi + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     f_lo_cols = tl.load(f_lo + half_cols, mask=half_cols < (N // 2), other=0)[None, :].to(tl.float32)
     cos, sin = rotation(pos_rows.to(tl.float32), f_hi_cols, f_lo_cols)
     dz = interleave(even * cos + odd * sin, odd * cos - even * sin)
-    dz_out.store([row, col], dz.to(tl.bfloat16))
-    qkv_tile = qkv.load([row, col]).to(tl.float32)
-    cols = col + tl.arange(0, SLICE)
+    tl.store(dz_out + rows.to(tl.int64)[:, None] * N + cols[None, :], dz.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
+    qkv_tile = tl.load(qkv + rows.to(tl.int64)[:, None] * N + cols[None, :], mask=(rows[:, None] < M) & (cols[None, :] < N), other=0).to(tl.float32)
     zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, qkv_tile * dqkv_tile, 0.0), 1)
     return zdz_sum
 
@@ -187,7 +190,7 @@ def back(
     rows = row + tl.arange(0, BLOCK_M)
     pos_rows = tl.load(pos + rows, mask=rows < M, other=0)[:, None]
     zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-    zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, N, 128)
+    zdz_sum = back_epilogue(zdz_sum, row, col, pos_rows, dz_out, dqkv, f_hi, f_lo, qkv, M, N, BLOCK_M, 128)
     tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -227,8 +230,8 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
         return
     _keep(key, [
         _launched(
-            back, (-(-T // 32) * -(-Q // 128),), _described(dqkv, [32, 128]), _described(qkv, [32, 128]), pos, f_hi,
-            f_lo, _described(a_dz, [32, 128]), a_zdz, T, Q, 32, 128, 1, num_warps=4, num_stages=2,
+            back, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, T, Q, 32, 128, 1,
+            num_warps=4, num_stages=2,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])
