@@ -14,16 +14,18 @@ from coda_synth.coda_api.unit_text import SizeNames, TensorInfo, Tensors, UnitPa
 
 BLOCK_ROWS = 32  # few rows a program, so that even a few thousand rows fill the device
 BLOCK_ROWS_OF_SUMS = 1024  # one program walks all rows
-BLOCK_ROWS_OF_FOLDS = 16  # one program walks all turns of its rows, one after the other
+BLOCK_PLACES = 8  # of a fold: 32 bytes, the least that memory moves, so that as many programs as can be share it
+TURNS = 32  # read at once, of a fold's places
 TILES = 32  # partials read at once
-TILES_OF_FOLDS, WARPS_OF_FOLDS = 128, 8  # of many rows of partials: each turn waits for memory once
+TILES_OF_FOLDS, WARPS_OF_FOLDS = 64, 8  # for each of so many rows: 64 values a thread, most on their way at once
 TILES_OF_SUMS, WARPS_OF_SUMS = 16, 16  # for each of so many rows: what one program holds must fit its registers
 
+# By word: what changes nothing, how two values merge, and how a block of [tiles, rows] comes to one value a row.
 _TOTALS = {
-    "total_sum": ("0.0", "{0} + tl.sum({1}, 0)"),
-    "total_max": ('float("-inf")', "maximum({0}, reduce_max({1}, 0))"),
+    "total_sum": ("0.0", "{0} + {1}", "tl.sum({0}, 0)"),
+    "total_max": ('float("-inf")', "maximum({0}, {1})", "reduce_max({0}, 0)"),
+    "total_min": ('float("inf")', "minimum({0}, {1})", "reduce_min({0}, 0)"),
 }
-_TOTALS["total_min"] = ('float("inf")', "minimum({0}, reduce_min({1}, 0))")
 
 
 def emit_finisher(
@@ -86,7 +88,7 @@ class _FinisherEmitter:
         self.m = self.sizes.text(finisher.dim)
 
     def emit(self) -> UnitText:
-        block = {"sums": BLOCK_ROWS_OF_SUMS, "folds": BLOCK_ROWS_OF_FOLDS}.get(self.kind, BLOCK_ROWS)
+        block = {"sums": BLOCK_ROWS_OF_SUMS, "folds": BLOCK_PLACES}.get(self.kind, BLOCK_ROWS)
         lines = self._vector_lines() if self.kind == "vectors" else self._gathering_lines()
         params = self._params(block)
         names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "tile_width") else p.name for p in params]
@@ -103,6 +105,11 @@ class _FinisherEmitter:
     def _holds_many(self) -> bool:
         """Whether one program walks over all rows and over the partials of each."""
         return self.kind == "sums" and bool(self.tile_params)
+
+    @property
+    def _rows(self) -> str:
+        """How many rows a vector holds."""
+        return "TURNS * BLOCK" if self.kind == "folds" else "BLOCK"
 
     def _grid_dim(self) -> Dim | None:
         return next(iter(self.live.values())).rows
@@ -133,21 +140,27 @@ class _FinisherEmitter:
         dim = self._grid_dim()
         at, length = ("place", self.sizes.text(dim)) if folds and dim else ("", "")
         stores = [self._store(o, v, self.gathered, at, length) for o, v in self.live.items()]
-        if folds:
-            head = ["place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"]
-            loop = [f"for turn in range(0, {self.m} // {length}):"]
-            loop += [f"    rows = tl.where(place < {length}, turn * {length} + place, {self.m})"]
-        else:
-            head = []
-            loop = [f"for start in range(0, {self.m}, BLOCK):", "    rows = start + tl.arange(0, BLOCK)"]
-        zeros = [f"{name} = tl.zeros((BLOCK,), tl.float32)" for name in self.running.values()]
-        return [*head, *zeros, *loop, *(f"    {line}" for line in self.vectors.lines), *self.gathered.lines, *stores]
+        steps = [f"for start in range(0, {self.m}, BLOCK):", "    rows = start + tl.arange(0, BLOCK)"]
+        head, loop, tail = self._turns(length) if folds else ([], steps, [])
+        zeros = [f"{name} = tl.zeros(({self._rows},), tl.float32)" for name in self.running.values()]
+        walked = (f"    {line}" for line in self.vectors.lines)
+        return [*head, *zeros, *loop, *walked, *tail, *self.gathered.lines, *stores]
+
+    def _turns(self, length: str) -> tuple[list[str], list[str], list[str]]:
+        """What stands before a fold's walk, at its head and after it. The rows of a step are TURNS times BLOCK places
+        in one vector, whose runs the compiler must see: a choice between rows would hide them, and threads would load
+        one value each from as many lines of memory. So places past the end take rows of the next turn, never stored."""
+        every = "tl.arange(0, TURNS * BLOCK)"
+        place = "place = tl.program_id(0) * BLOCK + "
+        head = [f"turn = {every} // BLOCK", f"{place}{every} % BLOCK"]
+        loop = [f"for start in range(0, {self.m} // {length}, TURNS):", f"    rows = (start + turn) * {length} + place"]
+        return head, loop, [f"{place}tl.arange(0, BLOCK)"]
 
     def _gathered_leaf(self, value: Value) -> Texts | None:
         if value.word == "sum":
             return ((f"tl.sum({self.running[id(value)]}, 0)", ATOM),)
         if value.word == "fold":
-            return ((self.running[id(value)], ATOM),)
+            return ((f"tl.sum(tl.reshape({self.running[id(value)]}, (TURNS, BLOCK)), 0)", ATOM),)
         return self._common(value, self.gathered)
 
     # -- vectors
@@ -251,17 +264,21 @@ class _FinisherEmitter:
         reads = Expressions(self.names, {}, self.count, leaf)
         return reads
 
-    def _start(self, wanted: str, neutral: str) -> str:
+    def _start(self, wanted: str, neutral: str, shape: str = "") -> str:
         name = self.names.new(wanted)
-        self.vectors.lines.append(f"{name} = tl.full((BLOCK,), {neutral}, tl.float32)")
+        self.vectors.lines.append(f"{name} = tl.full(({shape or f'{self._rows},'}), {neutral}, tl.float32)")
         return name
 
     def _total(self, value: Value) -> str:
-        neutral, merge = _TOTALS[value.word]
-        reads = self._reader()
-        text = reads.plain(value.args[0])
-        total = self._start(self.wanted.get(id(value), "total"), neutral)
-        self._walk(value, [f"{total} = {merge.format(total, f'tl.where(live, {text}, {neutral})')}"], reads)
+        neutral, merge, reduce = _TOTALS[value.word]
+        reads, wanted = self._reader(), self.wanted.get(id(value), "total")
+        text = f"tl.where(live, {reads.plain(value.args[0])}, {neutral})"
+        if self.kind == "folds":  # a total for each value of the block: threads meet once, after the walk
+            block = self._start(f"{wanted}_block", neutral, f"TILES, {self._rows}")
+            self._walk(value, [f"{block} = {merge.format(block, text)}"], reads)
+            return self.vectors.assign(wanted, reduce.format(block))
+        total = self._start(wanted, neutral)
+        self._walk(value, [f"{total} = {merge.format(total, reduce.format(text))}"], reads)
         return total
 
     def _logsumexp(self, value: Value) -> str:
@@ -308,6 +325,8 @@ class _FinisherEmitter:
         params += [UnitParam(text, "pointer", output, True) for output, text in self.output_names.items()]
         params += self.sizes.params() + list(self.tile_params.values())
         params.append(UnitParam("BLOCK", "constexpr", value=rows))
+        if self.kind == "folds":
+            params.append(UnitParam("TURNS", "constexpr", value=TURNS))
         if self.tile_params:
             tiles = TILES_OF_SUMS if self._holds_many else TILES_OF_FOLDS if self.kind == "folds" else TILES
             params.append(UnitParam("TILES", "constexpr", value=tiles))

@@ -52,6 +52,32 @@ def epilogue_program(expression: str) -> str:
     return _HEAD.format(expression=expression)
 
 
+# Folds of every word that finishes a partial: of columns to H, of rows to J.
+FOLDS = """
+@kernel
+def f(t: Tensor["M", "N"]):
+    mean, m2 = tile_moments(t, "N")
+    return {"down": tile_sum(t, "M"), "peak": tile_max(t, "M"), "least": tile_min(t, "M"), "mean": mean, "m2": m2,
+            "lse": tile_logsumexp(t, "N")}
+
+@finisher
+def columns(down: Partial["N", "M"], peak: Partial["N", "M"], least: Partial["N", "M"], h: Size["H"]):
+    return {"sums": fold(total_sum(down), "H"), "spans": fold(total_max(peak) - total_min(least), "H") / 4}
+
+@finisher
+def rows(mean: Partial["M", "N"], m2: Partial["M", "N"], lse: Partial["M", "N"], j: Size["J"]):
+    mu, var = total_moments(mean, m2)
+    total = total_logsumexp(lse)
+    return {"lse": total, "moments": fold(mu * var, "J"), "places": fold(total + index("M") / size("M"), "J")}
+
+@program
+def p(t: Tensor["T", "F"], h: Tensor["H"], j: Tensor["J"]):
+    a = f(t)
+    b = columns(a.down, a.peak, a.least, size("H"))
+    c = rows(a.mean, a.m2, a.lse, size("J"))
+    return {"sums": b.sums, "spans": b.spans, "lse": c.lse, "moments": c.moments, "places": c.places}
+"""
+
 PROGRAMS = {
     "two sizes of a group, one kernel": """
 @kernel

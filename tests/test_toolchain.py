@@ -9,11 +9,11 @@ import pytest
 from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
-from coda_synth.coda_api.toolchain import BuildError, build, load, target_of
+from coda_synth.coda_api.toolchain import BuildError, build, compile_launch, load, target_of
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
-from tests.cases import EPILOGUES, PROGRAMS, epilogue_program
+from tests.cases import EPILOGUES, FOLDS, PROGRAMS, epilogue_program
 from tests.language import signature_of
 from tests.representative import REPRESENTATIVE
 
@@ -72,6 +72,26 @@ def test_unusual_programs_build_for_hopper(name: str) -> None:
     program = read(PROGRAMS.get(name) or epilogue_program(name))
     sizes = {"T": 256, "D": 256, "F": 256, "H": 64, "J": 128}
     assert build(lower(program, signature_of(program, dtype="bfloat16"), sizes, form="hopper"))
+
+
+@pytest.mark.parametrize("group", [128, 24, 7])
+def test_a_fold_reads_runs_of_its_partials_and_hardly_spills(group: int) -> None:
+    """Threads beside each other read what lies beside each other, four values at once where groups lie so."""
+    program, sizes = read(FOLDS), {"T": 33 * group, "F": 33 * group, "H": group, "J": group}
+    made = lower(program, signature_of(program, dtype="bfloat16"), sizes, form="pointer")
+    folds = [launch for launch in made.launches if launch.kernel.endswith("_folds")]
+    spilled = [r.spill_bytes for r in build(made) if r.kernel.endswith("_folds")]
+    assert len(folds) == len(spilled) == 2 and max(spilled) <= 16
+    for launch in folds:
+        compiled = compile_launch(getattr(load(made.source), launch.kernel), launch, target_of("sm_90"))
+        assert "order = [1, 0]" in compiled.asm["ttgir"] and "order = [0, 1]" not in compiled.asm["ttgir"]
+        assert ("ld.global.v4" in compiled.asm["ptx"]) == (group % 16 == 0)
+
+
+def test_the_gains_of_a_norm_of_heads_fold_without_spills() -> None:
+    for form in ("descriptor", "hopper"):
+        folds = [r for r in build(lowered("qknorm_rope_backward", form), "sm_90") if r.kernel.endswith("_folds")]
+        assert [r.spill_bytes for r in folds] == [0, 0], folds
 
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])

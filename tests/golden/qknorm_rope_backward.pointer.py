@@ -191,20 +191,24 @@ def heads(
 
 
 @triton.jit
-def gain_folds(dg, dg_out, N, H, dg_tiles, BLOCK: tl.constexpr, TILES: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    running_fold = tl.zeros((BLOCK,), tl.float32)
-    for turn in range(0, N // H):
-        rows = tl.where(place < H, turn * H + place, N)
-        total = tl.full((BLOCK,), 0.0, tl.float32)
+def gain_folds(dg, dg_out, N, H, dg_tiles, BLOCK: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr):
+    turn = tl.arange(0, TURNS * BLOCK) // BLOCK
+    place = tl.program_id(0) * BLOCK + tl.arange(0, TURNS * BLOCK) % BLOCK
+    running_fold = tl.zeros((TURNS * BLOCK,), tl.float32)
+    for start in range(0, N // H, TURNS):
+        rows = (start + turn) * H + place
+        total_block = tl.full((TILES, TURNS * BLOCK), 0.0, tl.float32)
         for first in range(0, dg_tiles, TILES):
             tiles = first + tl.arange(0, TILES)
             live = (tiles[:, None] < dg_tiles) & (rows[None, :] < N)
             at = tiles[:, None] * N + rows[None, :]
             dg_block = tl.load(dg + at, mask=live, other=0.0)
-            total = total + tl.sum(tl.where(live, dg_block, 0.0), 0)
+            total_block = total_block + tl.where(live, dg_block, 0.0)
+        total = tl.sum(total_block, 0)
         running_fold += tl.where(rows < N, total, 0.0)
-    tl.store(dg_out + place, running_fold, mask=place < H)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    dg_2 = tl.sum(tl.reshape(running_fold, (TURNS, BLOCK)), 0)
+    tl.store(dg_out + place, dg_2, mask=place < H)
 
 
 def prepare(inv_freq):
@@ -241,9 +245,9 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
             32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 16),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
+            gain_folds, (-(-H // 8),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 8, 32, 64, num_warps=8, num_stages=2,
         ),
         _launched(
-            gain_folds, (-(-H // 16),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 16, 128, num_warps=8, num_stages=2,
+            gain_folds, (-(-H // 8),), b_dg, dg_k_dg, H * HK, H, b_dg.shape[0], 8, 32, 64, num_warps=8, num_stages=2,
         ),
     ])
