@@ -31,14 +31,16 @@ _TOTALS = {
 def emit_finisher(
     name: str, source: str, finisher: Finisher, live: Mapping[str, Value], tensors: Tensors
 ) -> list[UnitText]:
-    """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds)."""
+    """One function for each kind of live output: vectors (`name`), sums (`name`_sums) and folds (`name`_folds, and
+    `name`_folds_2 and so on for those of another dim)."""
     texts = []
     kept: dict[int, str] = {}
     for kind in ("vectors", "sums", "folds"):
         chosen = {output: v for output, v in live.items() if _kind(finisher, v) == kind}
-        if chosen:
-            own = name if kind == "vectors" else f"{name}_{kind}"
-            texts.append(_FinisherEmitter(own, source, finisher, chosen, tensors, kind, kept).emit())
+        for number, dim in enumerate(dict.fromkeys(v.rows for v in chosen.values()), 1):
+            own = (name if kind == "vectors" else f"{name}_{kind}") + (f"_{number}" if number > 1 else "")
+            alike = {output: v for output, v in chosen.items() if v.rows == dim}
+            texts.append(_FinisherEmitter(own, source, finisher, alike, tensors, kind, kept).emit())
         if kind == "vectors":
             kept = {id(v): output for output, v in chosen.items() if _worth_keeping(v, tensors.outputs[output])}
     return texts

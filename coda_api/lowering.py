@@ -283,13 +283,14 @@ class _Lowering:
         others = sorted((s, dim.size(self.sizes)) for s, dim in call.binding.items() if s not in own)
         key = repr((call.unit.name, tuple(live), tensors, walk, others))
         if key not in self.names_by_key:
-            self.names_by_key[key] = self._fresh(call.unit.name)
+            self.names_by_key[key] = self._fresh(call.unit)
         return self.names_by_key[key]
 
-    def _fresh(self, wanted: str) -> str:
+    def _fresh(self, unit: Unit) -> str:
         """A function's name, free together with the names of the functions that go with it."""
+        wanted, parts = unit.name, (*_PARTS, *(f"folds_{n + 1}" for n in range(1, len(unit.outputs))))
         for name in itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2))):
-            family = [name, *(f"{name}_{part}" for part in _PARTS)]
+            family = [name, *(f"{name}_{part}" for part in parts)]
             if all(self.names.free(one) for one in family):
                 return [self.names.new(one) for one in family][0]
         raise AssertionError("there is always a free name")

@@ -90,6 +90,22 @@ def p(t: Tensor["T", "F"], g: Tensor["T", "F/H"], h: Tensor["H"], k: Tensor["T",
     b = f(t, k, j)
     return {"y": a.y, "q": a.q, "u": b.y, "o": b.q}
 """,
+    "folds of one finisher to two dims": """
+@kernel
+def f(t: Tensor["M", "N"]):
+    return {"down": tile_sum(t, "M")}
+
+@finisher
+def c(down: Partial["N", "M"], h: Size["H"], j: Size["J"]):
+    total = total_sum(down)
+    return {"few": fold(total, "H"), "others": fold(total * 2, "J"), "again": fold(total, "H") + 1}
+
+@program
+def p(t: Tensor["T", "F"], h: Tensor["H"], j: Tensor["J"]):
+    a = f(t)
+    b = c(a.down, size("H"), size("J"))
+    return {"few": b.few, "others": b.others, "again": b.again}
+""",
     "names that the generated text uses": """
 @kernel
 def T(x: Tensor["M", "K"], w: Tensor["N", "K"], zero_0: Tensor["M", "N"], row: Tensor["M", "N"],
