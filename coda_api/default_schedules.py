@@ -102,15 +102,20 @@ def hinted(
 
 
 def _small(rows: int, cols: int, inner: int, form: str, shared_bytes: int, processors: int) -> Iterator[Schedule]:
-    """The largest tile that gives nearly every processor one; or else narrow tiles with a K cut in as many pieces as
-    there are processors for, the narrowest first: groups of columns may need a wider one."""
+    """The largest tile that gives nearly every processor one, unless it is so narrow that twice its width in pieces of
+    K is done in fewer steps. Else narrow tiles in pieces, of the two narrowest the one that takes fewer steps: groups
+    of columns may need a wider one."""
     least = next((m for m in (16, 32) if rows <= m), 64)
     heights = (128, least) if rows > FEW_ROWS else (least,)
     tiles = [_small_tile(m, n, form, shared_bytes) for m in heights for n in _WIDTHS if m <= n or m == least]
-    yield from [s for s in tiles if _tiles(rows, cols, s) >= _FILLED * processors][:1]
-    for schedule in [*reversed(tiles), _small_tile(least, 256, form, shared_bytes)]:
-        if schedule.block_m == least:
-            yield _cut(schedule, _tiles(rows, cols, schedule), inner, processors)
+    lowest = [s for s in reversed(tiles) if s.block_m == least] + [_small_tile(least, 256, form, shared_bytes)]
+    pieces = [_cut(s, _tiles(rows, cols, s), inner, processors) for s in lowest]
+    filled = [s for s in tiles if _tiles(rows, cols, s) >= _FILLED * processors][:1]
+    if filled == lowest[:1] and inner >= (_WORTH_CUTTING if rows <= FEW_ROWS else 2 * _WORTH_CUTTING):
+        yield from [s for s in pieces[1:2] if s.split_k > 1]
+    yield from filled
+    yield from sorted(pieces[:2], key=lambda s: _rounds(_tiles(rows, cols, s) * s.split_k, processors) / s.split_k)
+    yield from pieces[2:]
 
 
 def _small_tile(block_m: int, block_n: int, form: str, shared_bytes: int) -> Schedule:
@@ -129,16 +134,20 @@ def _cut(schedule: Schedule, tiles: int, inner: int, processors: int) -> Schedul
     best, shortest = 1, inf
     for pieces in ALLOWED["split_k"]:
         assert isinstance(pieces, int)
-        rounds = -(-tiles * pieces // processors) / pieces
-        if inner >= pieces * _PIECE and rounds < shortest:
-            best, shortest = pieces, rounds
+        length = _rounds(tiles * pieces, processors) / pieces
+        if inner >= pieces * _PIECE and length < shortest:
+            best, shortest = pieces, length
     return replace(schedule, split_k=best)
 
 
 def _busy(rows: int, cols: int, schedule: Schedule, processors: int) -> float:
-    """The share of the processors that have a tile, over all waves."""
+    """The share of the processors that have a tile, over all rounds."""
     tiles = _tiles(rows, cols, schedule)
-    return tiles / processors / -(-tiles // processors)
+    return tiles / processors / _rounds(tiles, processors)
+
+
+def _rounds(tiles: int, processors: int) -> int:
+    return -(-tiles // processors)
 
 
 def _tiles(rows: int, cols: int, schedule: Schedule) -> int:

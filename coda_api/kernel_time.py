@@ -3,8 +3,9 @@ bound, and what of its epilogue no mainloop hides. How many tiles there are is t
 
 The constants come from one H200: they are fitted to benchmarks/results/schedules-h200-2026-11-30.json, where the same
 programs ran under several schedules, and to others measured before; docs/tuner.md says how well they fit and what they
-do not see. Two are not fitted: LATENCY_S is only bounded from above by those figures, and the price of a spill is what
-its bytes need at least.
+do not see. What a step takes at least, and how long the pieces of a sum are waited for, are fitted to
+benchmarks/results/few_rows-h200-2026-11-30.json. Two are not fitted: LATENCY_S is only bounded from above by those
+figures, and the price of a spill is what its bytes need at least.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
+_STEP_S = {"portable": 0.27e-6, "hopper": 0.2e-6, "pingpong": 0.2e-6}  # the least of a step along K, however small
+_PIECE_WAITS = 3.0  # latencies that a piece of a sum takes to arrive
 _SLICE_S = 0.2e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
 _FILL_S = 1.0e-6  # the portable kernel fills its pipeline anew for every tile
 _RUNNING_S, _CHAINED_S = 0.7e-6, 3e-6  # running values of rows beside an accumulator, in a group of four warps
@@ -93,9 +96,10 @@ def _fed(m: int, n: int, device: Device) -> float:
 
 def depth_efficiency(schedule: Schedule, device: Device, flops_per_s: float) -> float:
     """The share of its time in which a pipeline of so many stages has operands to work on: a stage is asked for when it
-    is free, and a step's work and the latency pass before it is free again."""
+    is free, and a step's work and the latency pass before it is free again. A step of little work takes as long as its
+    barriers and the latency of its product."""
     step = 2 * schedule.block_m * schedule.block_n * schedule.block_k * device.sms / flops_per_s
-    return min(1.0, schedule.stages * step / (LATENCY_S + step))
+    return min(1.0, schedule.stages * step / (LATENCY_S + step), step / _STEP_S[mainloop(schedule, device)])
 
 
 def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:
@@ -133,10 +137,10 @@ def pieces_s(schedule: Schedule, device: Device, work: Work, efficiency: float, 
 
 def summed_s(schedule: Schedule, device: Device, work: Work, pieces: int) -> float:
     """Seconds of one tile of the launch that adds the pieces up: its slices wait for them, four at a time (two, of a
-    stream), and for what the epilogue loads, and nothing hides that. Not fitted: no such kernel was timed."""
+    stream), and for what the epilogue loads, and nothing hides that."""
     slices, waits = schedule.block_n // summed_slice(schedule), -(-pieces // (4 if schedule.cut == "even" else 2))
     share = device.copy_bytes_per_s / device.sms
-    return slices * (waits * LATENCY_S + _SLICE_S) + (_SYNCHRONOUS * work.loaded + work.stored) / share
+    return slices * _PIECE_WAITS * (waits * LATENCY_S + _SLICE_S) + (_SYNCHRONOUS * work.loaded + work.stored) / share
 
 
 def spill_s(schedule: Schedule, device: Device, spilled: int) -> float:

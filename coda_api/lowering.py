@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from coda_synth.coda_api.default_cut import cut_by_model
 from coda_synth.coda_api.default_schedules import H200_SHARED, default_schedules, hinted
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_finisher import emit_finisher
@@ -209,12 +208,7 @@ class _Lowering:
         live, sizes = self._live(call), self._local_sizes(call)
         defaults = default_schedules(kernel, live, sizes, self.form or "", self.shared_bytes, self.processors)
         *tried, last = hinted(defaults, kernel.hints, self.shared_bytes) if kernel.hints else defaults
-        found = next((s for s in tried if self._possible(call, kernel, live, s)), last)
-        if self.form == "hopper" and not kernel.hints:
-            used = {**self.used_schedules, call.name: found}
-            cut = cut_by_model(self.program, self.signature, self.sizes, used, call, self.processors)
-            found = cut if cut and self._possible(call, kernel, live, cut) else found
-        return found
+        return next((s for s in tried if self._possible(call, kernel, live, s)), last)
 
     def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
         sizes, turns = self._local_sizes(call), self.form == "hopper" and schedule.mainloop == "pingpong"
