@@ -10,6 +10,7 @@ element takes a tile of 128 x 256 at least 256 clocks, a quarter of the wgmma of
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from coda_synth.coda_api.toolchain import compile_launch, load, target_of
 from coda_synth.coda_api.words import WORDS, Group
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
+
+from benchmarks.arguments import task_name
 
 TASKS = ("linear_nt", "linear_residual", "residual_rmsnorm", "linear_swiglu", "swiglu_backward", "rmsnorm_backward")
 NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
@@ -135,7 +138,7 @@ def words() -> None:
             print(f"| {word.name} | {instructions:.1f} | {special:.1f} | {word.cost or '-'} |", flush=True)
 
 
-def main(tasks: Sequence[str]) -> None:
+def kernels(tasks: Sequence[str]) -> None:
     names = [*CLASSES, "other"]
     print("| kernel (mainloop, slice_n) | elements | instructions | an element |", *(f"{n} |" for n in names))
     print("|---|" + "---|" * (len(names) + 3))
@@ -146,5 +149,14 @@ def main(tasks: Sequence[str]) -> None:
             print(f"| {label} | {elements} | {total} | {total / elements:.2f} | {shares} |", flush=True)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="instructions of the epilogues of Hopper kernels")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("tasks", nargs="*", type=task_name, default=TASKS, help="six by default")
+    either.add_argument("--words", action="store_true", help="what each word of the language adds")
+    options = parser.parse_args()
+    words() if options.words else kernels(options.tasks)
+
+
 if __name__ == "__main__":
-    words() if sys.argv[1:] == ["--words"] else main(sys.argv[1:] or TASKS)
+    main()

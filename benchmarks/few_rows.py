@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +23,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.arguments import count, on_cpu, output
+
+if on_cpu():
+    os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
 from coda_synth.coda_api.cost import program_cost
@@ -151,15 +157,21 @@ def sizes_of(options: argparse.Namespace) -> list[dict[str, int]]:
     return [{"T": rows, "F": n, "D": k} for n, k in cut for rows in options.rows]
 
 
+def _product(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NxK, as {PRODUCTS[0]} is")
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="products of few rows against cuBLAS")
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--products", nargs="+", default=PRODUCTS, metavar="NxK", help="columns and K")
+    parser.add_argument("--rows", type=count, nargs="+", default=ROWS)
+    parser.add_argument("--products", type=_product, nargs="+", default=PRODUCTS, metavar="NxK", help="columns and K")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each race")
-    parser.add_argument("--repeats", type=int, default=20, help="calls whose bits are compared")
+    parser.add_argument("--repeats", type=count, default=20, help="calls whose bits are compared")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="one small product in three single runs each")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", type=output, metavar="FILE")
     options = parser.parse_args()
     if options.device == "cuda" and (not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)):
         sys.exit("pieces of Hopper's mainloops run on an H100 or H200, and there is none here; try --device cpu --tiny")
@@ -169,7 +181,7 @@ def main() -> int:
     print(f"{machine(options.device)}; torch.mm's time over ours, its 95 % interval, and what the model says")
     rows = [row_of(sizes, options) for sizes in sizes_of(options)]
     if options.json:
-        Path(options.json).write_text(json.dumps({"machine": machine(options.device), "rows": rows}, indent=1))
+        options.json.write_text(json.dumps({"machine": machine(options.device), "rows": rows}, indent=1))
     return int(any(row["wrong"] for row in rows))
 
 

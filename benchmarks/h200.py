@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-if "cpu" in sys.argv:
+from benchmarks.arguments import check_shape, on_cpu, output, task_name
+
+if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
@@ -111,10 +113,9 @@ def main() -> int:
     heads = "".join(f"{head:>9s}" for head in HEADS)
     print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}  share")
     rows, missing = [], []
-    names = options.tasks or (("linear_swiglu", "rope_backward") if options.tiny else task_names())
     if device == "cuda":
-        compile_ahead([task(name) for name in names], options.shape)
-    for name in names:
+        compile_ahead([task(name) for name in options.tasks], options.shape)
+    for name in options.tasks:
         try:
             contest = ready(task(name), options, versions, clock)
             rows.append(row_of(contest, options))
@@ -133,16 +134,19 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="operators against their peers on one GPU")
-    parser.add_argument("tasks", nargs="*", help="all by default")
+    parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--shape", default="llama3-8b")
     parser.add_argument("--seconds", type=float, help="of racing for each task")
     parser.add_argument("--no-autotune", dest="autotune", action="store_false", help="spare max-autotune's compiling")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     options = parser.parse_args()
     options.tiny = options.tiny or options.device == "cpu"
     options.seconds = options.seconds if options.seconds is not None else 0.0 if options.tiny else 4.0
+    options.tasks = options.tasks or (("linear_swiglu", "rope_backward") if options.tiny else task_names())
+    if not options.tiny:
+        check_shape(parser, options.tasks, options.shape)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device; --device cpu --tiny shows that it runs")
     return options

@@ -25,6 +25,7 @@ from coda_synth.evaluator.inputs import make_inputs
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task
 
+from benchmarks.arguments import task_name
 from benchmarks.contest import lowered, machine
 
 TASKS = ("linear_residual", "linear_swiglu", "residual_rmsnorm", "llama_unit_forward", "llama_unit_backward")
@@ -68,7 +69,7 @@ def measured(name: str) -> tuple[int, float, float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="the host's share of a call")
-    parser.add_argument("tasks", nargs="*", default=TASKS)
+    parser.add_argument("tasks", nargs="*", type=task_name, default=TASKS, help="five by default")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("what a call costs the host can only be measured with a GPU to launch on, and there is none here")

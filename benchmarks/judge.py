@@ -21,8 +21,10 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.evaluator.evaluation import Candidate, Verdict
-from coda_synth.evaluator.judge import Judge
+from coda_synth.evaluator.judge import Judge, JudgeError
 from coda_synth.tasks.catalog import task_names, worked_candidate
+
+from benchmarks.arguments import count
 
 REJECTS_A_SECOND = 200
 WARM_S = 5.0
@@ -31,15 +33,22 @@ SHAPES = ("llama3-8b", "llama3-1b")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="what the judge costs, and whether it errs")
-    parser.add_argument("evaluations", nargs="?", type=int, default=200)
+    parser.add_argument("evaluations", nargs="?", type=count, default=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    with Judge(device=options.device) as judge:
-        if options.device == "cuda":
-            return int(_warm_on_device(judge))
-        missed = [_rejects(judge), _warm(judge), _false_alarms(judge, options.evaluations)]
-    missed.append(_escapes())
-    return int(any(missed))
+    try:
+        return int(_missed(options.device, options.evaluations))
+    except JudgeError as error:
+        sys.exit(str(error))
+
+
+def _missed(device: str, evaluations: int) -> bool:
+    """Whether any figure misses its aim."""
+    with Judge(device=device) as judge:
+        if device == "cuda":
+            return _warm_on_device(judge)
+        missed = [_rejects(judge), _warm(judge), _false_alarms(judge, evaluations)]
+    return any([*missed, _escapes()])
 
 
 def _rejects(judge: Judge, count: int = 400) -> bool:

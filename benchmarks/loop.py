@@ -13,14 +13,18 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from coda_synth.agent.feedback import feedback
@@ -182,6 +186,7 @@ def _middle(values: list[int | None]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="what the loop's feedback is worth to a simulated author").parse_args()
     torch.set_num_threads(1)
     mended = [mended_by_edit(m) for m in BREAKING]
     print("SIMULATION: the author below is a program that knows a catalogue of mistakes. No model was asked.\n")

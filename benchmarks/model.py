@@ -8,6 +8,7 @@ Needs no GPU: the measurements are those kept in benchmarks/results. Schedules t
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
+
+from benchmarks.arguments import read_by
 
 MEASURED = Path(__file__).resolve().parent / "results" / "schedules-h200-2026-11-30.json"
 _TIED = 1.001
@@ -55,6 +58,8 @@ class Row:
 
 def rows(path: Path = MEASURED) -> list[Row]:
     kept = json.loads(path.read_text(encoding="utf-8"))
+    if not kept["rows"]:
+        raise ValueError("it holds no rows")
     return [_row(entry, kept["device"]) for entry in kept["rows"]]
 
 
@@ -75,7 +80,10 @@ def _over_least(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def main() -> None:
-    found = [row for path in (map(Path, sys.argv[1:]) if sys.argv[1:] else [MEASURED]) for row in rows(path)]
+    parser = argparse.ArgumentParser(description="the cost model's picks against the schedules that were measured best")
+    measured = read_by(rows, f"a file of measurements like {MEASURED.name}")
+    parser.add_argument("files", nargs="*", type=measured, default=[], help=f"{MEASURED.name} by default")
+    found = [row for own in parser.parse_args().files or [rows()] for row in own]
     print(f"{'task':32s}{'sizes':30s}{'loss':>7s}{'worst':>7s}  modelled / measured, over the least")
     for row in found:
         sizes = " ".join(map(str, row.sizes.values()))

@@ -11,9 +11,13 @@ Needs no GPU. Run: python benchmarks/numerics.py [task ...]
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from coda_synth.coda_api.reader import read
@@ -23,6 +27,8 @@ from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 from coda_synth.tasks.spec import TaskSpec
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.arguments import task_name
 
 FACTOR = 1.2
 DTYPE = torch.bfloat16
@@ -196,12 +202,14 @@ def row_of(spec: TaskSpec) -> tuple[list[str], list[str]]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="errors in bf16 of worked candidates, beside eager's")
+    parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    names = sys.argv[1:] or task_names()
     print(f"| task | {' | '.join(CASES)} |")
     print(f"|---|{'---|' * len(CASES)}")
     broken = []
-    for name in names:
+    for name in options.tasks or task_names():
         cells, faults = row_of(task(name))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
         broken += faults

@@ -31,6 +31,7 @@ from coda_synth.tasks.catalog import task, task_names
 from coda_synth.tasks.spec import TaskSpec
 
 from benchmarks import gap
+from benchmarks.arguments import count, task_name
 from benchmarks.contest import lowered, machine
 
 
@@ -97,10 +98,10 @@ def measured(name: str, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="what overlapping launches gain")
-    parser.add_argument("tasks", nargs="*")
+    parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--shape", default="", help="the headline's where a task has none of this name")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each race")
-    parser.add_argument("--runs", type=int, default=200, help="calls whose bits are compared")
+    parser.add_argument("--runs", type=count, default=200, help="calls whose bits are compared")
     options = parser.parse_args()
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         sys.exit("launches overlap on Hopper alone, and there is no H100 or H200 here")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.coda_api.reader import read
 from coda_synth.tasks.catalog import task_names, worked_candidate
@@ -12,6 +17,7 @@ REPEATS = 50
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="reading and checking of the worked candidates, warm").parse_args()
     for name in task_names():
         text = worked_candidate(name)
         read(text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,7 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.agent.budget import by_tuner
 from coda_synth.runs.record import Attempt
-from coda_synth.runs.store import Store
+from coda_synth.runs.store import Store, StoreError
+
+from benchmarks.arguments import output
 
 Round = Mapping[str, Any]
 _WIDTH, _HEIGHT, _LEFT, _TOP = 720, 380, 60, 30
@@ -107,14 +110,23 @@ def _text(x: float, y: float, words: str, colour: str = "#1f2328") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}">{words}</text>'
 
 
+def _folder(text: str) -> Path:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return Path(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="the rounds of runs, from their record")
-    parser.add_argument("runs", type=Path, help="a folder of runs")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--svg", type=Path)
+    parser.add_argument("runs", type=_folder, help="a folder of runs")
+    parser.add_argument("--json", type=output)
+    parser.add_argument("--svg", type=output)
     options = parser.parse_args()
     store = Store(options.runs)
-    records = [store.read(name) for name in sorted(store.ids())]
+    try:
+        records = [store.read(name) for name in sorted(store.ids())]
+    except StoreError as error:
+        sys.exit(str(error))
     found = {record.run.task: rounds(record.attempts) for record in records}
     print("\n".join(table(found)))
     if options.json:

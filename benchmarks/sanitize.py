@@ -26,7 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-if "cpu" in sys.argv:
+from benchmarks.arguments import check_shape, count, on_cpu, task_name
+
+if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
 
 import torch
@@ -140,7 +142,7 @@ def repeated(name: str, options: argparse.Namespace) -> str:
 
 def main() -> int:
     options = _options()
-    names = options.finalists or (("linear_bias", "residual_rmsnorm") if options.device == "cpu" else task_names())
+    names = options.finalists
     clock_of(options.device)
     if options.once:
         for name in names:
@@ -197,17 +199,33 @@ def _tools(options: argparse.Namespace) -> list[str]:
     return [tool for tool in options.tools.split(",") if tool]
 
 
+def _finalist(text: str) -> str:
+    name, _, path = text.partition("=")
+    if path and not os.path.isfile(path):
+        raise argparse.ArgumentTypeError(f"{text}: there is no file {path}")
+    return f"{task_name(name)}={path}" if path else task_name(name)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="finalists under compute-sanitizer, and their repeats")
-    parser.add_argument("finalists", nargs="*", metavar="TASK[=FILE]", help="every worked candidate by default")
-    parser.add_argument("--repeats", type=int, help="1,000, on a CPU 5")
+    parser.add_argument(
+        "finalists", nargs="*", type=_finalist, metavar="TASK[=FILE]", help="every worked candidate by default"
+    )
+    parser.add_argument("--repeats", type=count, help="1,000, on a CPU 5")
     parser.add_argument("--shape", default="", help="of the task's own, for the repeats; small ones by default")
-    parser.add_argument("--tokens", type=int, help="in place of the shape's own")
+    parser.add_argument("--tokens", type=count, help="in place of the shape's own")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--once", action="store_true", help="run each finalist once: what tools watch")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="on a CPU always")
     options = parser.parse_args()
+    options.finalists = options.finalists or (
+        ("linear_bias", "residual_rmsnorm") if options.device == "cpu" else task_names()
+    )
+    if options.shape:
+        check_shape(parser, [name.partition("=")[0] for name in options.finalists], options.shape)
+    if options.once and options.device == "cpu":
+        parser.error("argument --once: tools watch a GPU; leave it out, or --device cpu")
     options.repeats = options.repeats or (1000 if options.device == "cuda" else 5)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("this needs a CUDA device; --device cpu --tiny makes the repeats in the interpreter")

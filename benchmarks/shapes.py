@@ -23,6 +23,8 @@ from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
 from coda_synth.evaluator.judge import Judge, JudgeError
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
+from benchmarks.arguments import output, task_name
+
 
 def judged(judge: Judge, name: str) -> dict[str, Any]:
     """The verdict, and the worst error over the allowed one by shape: "small" is everything but the task's own."""
@@ -87,9 +89,9 @@ def _line(name: str, verdict: str, cells: list[str], seconds: str) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="worked candidates through the judge at their real shapes")
-    parser.add_argument("tasks", nargs="*", help="all by default")
+    parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=output)
     return parser.parse_args()
 
 

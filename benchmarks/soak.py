@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
@@ -12,12 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from coda_synth.evaluator.evaluation import Candidate, Verdict
 from coda_synth.evaluator.gpu import driver_state
 from coda_synth.evaluator.judge import Judge, JudgeError
 from coda_synth.evaluator.processes import family, held_bytes
 from coda_synth.tasks.catalog import worked_candidate
+
+from benchmarks.arguments import count
 
 TASK = "linear_residual"
 # The median evaluation. Its processes wait for nothing but each other, so on an idle machine it takes at most the
@@ -46,7 +52,7 @@ class Row:
         return _line(map(str, cells))
 
 
-def main(count: int = 1000, device: str = "cpu") -> int:
+def soaked(evaluations: int, device: str) -> int:
     """One evaluation after the other, each of another text, so that nothing is answered from a cache."""
     source, rows, times = worked_candidate(TASK), [], []
     steps: Counter[str] = Counter()
@@ -54,7 +60,7 @@ def main(count: int = 1000, device: str = "cpu") -> int:
     began_s, told = 0.0, 0
     print(_line(COLUMNS))
     with Judge(device=device) as judge:
-        for number in range(count):
+        for number in range(evaluations):
             start = time.perf_counter()
             found = judge.evaluate(Candidate(TASK, f"{source}\n# {number}\n"), measure=False, small=True)
             times.append(time.perf_counter() - start)
@@ -63,16 +69,16 @@ def main(count: int = 1000, device: str = "cpu") -> int:
             if found.verdict is not Verdict.PASSED:
                 print(f"{number}: {found.verdict}, seed {found.seed}: {found.diagnostics[0]}")
                 return 1
-            if number % -(-count // ROWS) == 0 or number == count - 1:
+            if number % -(-evaluations // ROWS) == 0 or number == evaluations - 1:
                 rows.append(_row(times[told:], number + 1, device))
                 told = len(times)
                 print(rows[-1], flush=True)
             began_s = began_s or _cpu_s()  # imports and the first compilation are over
-        worked = (_cpu_s() - began_s) / max(1, count - 1)
+        worked = (_cpu_s() - began_s) / max(1, evaluations - 1)
     median = statistics.median(times)
-    print(f"{count} evaluations, {median:.3f} s each (median), {max(times):.2f} s the slowest")
+    print(f"{evaluations} evaluations, {median:.3f} s each (median), {max(times):.2f} s the slowest")
     for said, spent in (("by stage", waits), ("by step, side by side", steps)):
-        print(f"{said}: {', '.join(f'{n} {s / max(1, count - 1):.3f}' for n, s in spent.most_common(12))}")
+        print(f"{said}: {', '.join(f'{n} {s / max(1, evaluations - 1):.3f}' for n, s in spent.most_common(12))}")
     print(f"{worked:.3f} s of processor time each, all processes together; load {os.getloadavg()[0]:.1f}")
     quarter, last = rows[len(rows) // 4], rows[-1]
     grown, on_gpu = last.mb / quarter.mb, last.gpu_mb / (quarter.gpu_mb or 1.0)
@@ -120,8 +126,20 @@ def _is_ours(pid: int) -> bool:
     return False
 
 
-if __name__ == "__main__":
+def main() -> int:
+    parser = argparse.ArgumentParser(description="many evaluations in a row, and what they leave behind")
+    parser.add_argument(
+        "count", nargs="?", type=count, default=1000, metavar="COUNT", help="evaluations, 1,000 by default"
+    )
+    parser.add_argument(
+        "device", nargs="?", choices=("cpu", "cuda"), default="cpu", metavar="DEVICE", help="cpu, by default, or cuda"
+    )
+    options = parser.parse_args()
     try:
-        sys.exit(main(*(int(a) if a.isdigit() else a for a in sys.argv[1:])))
+        return soaked(options.count, options.device)
     except JudgeError as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.arguments import read_by
 from benchmarks.gap import over
 
 HEAD = ("task", "shape", "correct", "error over allowed", "error over eager's", "ms") + (
@@ -51,14 +52,25 @@ def cells(row: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
     ]
 
 
+def _rows(author: str, *needed: str) -> Callable[[str], list[Mapping[str, Any]]]:
+    """A file with rows that a benchmark wrote, each with what is needed of it."""
+
+    def read(path: Path) -> list[Mapping[str, Any]]:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        return [{**row, **{key: row[key] for key in needed}} for row in rows]
+
+    return read_by(read, f"what {author} --json wrote")
+
+
 def main() -> None:
+    timed = _rows("h200.py", "task", "shape", "error", "eager_error", "ms")
+    judged = _rows("shapes.py", "task", "verdict")
     parser = argparse.ArgumentParser(description="the table of all tasks, in markdown")
-    parser.add_argument("timed", nargs="+", type=Path, help="what h200.py --json wrote")
-    parser.add_argument("--judged", nargs="+", default=(), type=Path, help="what shapes.py --json wrote")
+    parser.add_argument("timed", nargs="+", type=timed, help="what h200.py --json wrote")
+    parser.add_argument("--judged", nargs="+", default=(), type=judged, help="what shapes.py --json wrote")
     options = parser.parse_args()
-    timed = [row for path in options.timed for row in json.loads(path.read_text())["rows"]]
-    judged = [row for path in options.judged for row in json.loads(path.read_text())["rows"]]
-    print("\n".join(table(timed, {row["task"]: row for row in judged})))
+    verdicts = {row["task"]: row for rows in options.judged for row in rows}
+    print("\n".join(table([row for rows in options.timed for row in rows], verdicts)))
 
 
 if __name__ == "__main__":

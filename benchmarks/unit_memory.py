@@ -9,6 +9,7 @@ forward whose backward is still to come, its outputs included, and the most that
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,7 @@ def allocated(run: Callable[[], object]) -> tuple[int, int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="what a Llama layer keeps for its backward").parse_args()
     for name, shape in SHAPES.items():
         print("\n".join(computed(name, shape)))
         if torch.cuda.is_available():

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -162,19 +162,32 @@ def test_pairs_and_halves_of_a_head() -> None:
 
 
 _ALL = """
-import contextlib, io, json, runpy, sys
-told = {}
+import contextlib, io, json, runpy, sys, traceback
+told = []
 for line in json.loads(sys.argv[1]):
-    sys.argv, said = line, io.StringIO()
+    sys.argv, said, complained = line, io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
             runpy.run_path(line[0], run_name="__main__")
         code = 0
     except SystemExit as end:
         code = end.code
-    told[line[0].rpartition("/")[2]] = [code, said.getvalue()]
+    except Exception:
+        code = traceback.format_exc()
+    told.append([code, said.getvalue(), complained.getvalue()])
 print(json.dumps(told))
 """
+
+
+def _run(lines: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """Exit code (or traceback), output and complaints of each: in one process, since torch takes its time to load."""
+    given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", _ALL, given]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[list[Any]] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +197,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, list[str]]:
-    """The exit code and output of every benchmark, small, by file: one process, since torch takes its time to load."""
+    """The exit code and output of every benchmark, small, by file."""
     timed, judged, cpu = str(folder / "h.json"), str(folder / "s.json"), ("--device", "cpu", "--tiny")
     lines = [
         ["h200.py", "linear_bias_gelu", *cpu, "--json", timed],
@@ -197,13 +210,55 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["table.py", timed, "--judged", judged],
         ["few_rows.py", *cpu, "--json", str(folder / "f.json")],
     ]
-    given = json.dumps([[str(ROOT / "benchmarks" / name), *rest] for name, *rest in lines])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", _ALL, given]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = json.loads(done.stdout)
-    return found
+    return {name: found[:2] for (name, *_), found in zip(lines, _run(lines), strict=True)}
+
+
+RUNNABLE = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
+MEANT_OTHERWISE = [
+    *([name, "no_such_task"] for name in RUNNABLE if "type=task_name" in (ROOT / "benchmarks" / name).read_text()),
+    ["sanitize.py", "no_such_task"],
+    ["targets.py", "no_such_row"],
+    ["unit.py", "no_such_layer"],
+    ["epilogue.py", "linear_nt", "--words"],
+    ["few_rows.py", "--products", "4096"],
+    ["h200.py", "--seconds", "abc"],
+    ["h200.py", "--shape", "no_such_shape"],
+    ["h200.py", "--json", "no_such_folder/rows.json"],
+    ["judge.py", "0"],
+    ["model.py", "no_such_file"],
+    ["model.py", "pyproject.toml"],
+    ["rounds.py", "no_such_folder"],
+    ["sanitize.py", "linear_bias=no_such_file"],
+    ["sanitize.py", "--once", "--device=cpu"],
+    ["soak.py", "many"],
+    ["soak.py", "1", "no_such_device"],
+    ["table.py", "no_such_file"],
+    ["table.py", "benchmarks/results/shapes-h200-2026-11-30.json"],
+]
+
+
+@pytest.fixture(scope="module")
+def asked() -> dict[tuple[str, ...], list[Any]]:
+    """What every benchmark says where it is asked for help, and where it cannot do as it is told."""
+    lines = [*([name, option] for name in RUNNABLE for option in ("--help", "--no-such-option")), *MEANT_OTHERWISE]
+    return dict(zip(map(tuple, lines), _run(lines), strict=True))
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_benchmark_has_help_and_refuses_what_it_does_not_know(
+    asked: dict[tuple[str, ...], list[Any]], name: str
+) -> None:
+    code, said, complained = asked[name, "--help"]
+    assert (code, complained) == (0, "") and said.startswith(f"usage: {name}")
+    code, said, complained = asked[name, "--no-such-option"]
+    assert (code, said) == (2, "") and complained.startswith(f"usage: {name}")
+
+
+@pytest.mark.parametrize("line", MEANT_OTHERWISE, ids=" ".join)
+def test_a_benchmark_refuses_bad_arguments_in_a_line(asked: dict[tuple[str, ...], list[Any]], line: list[str]) -> None:
+    code, said, complained = asked[tuple(line)]
+    assert (code, said) == (2, "")
+    assert complained.startswith(f"usage: {line[0]}") and complained.splitlines()[-1].startswith(f"{line[0]}: error: ")
 
 
 def test_operators_and_the_table_small(told: dict[str, list[str]], folder: Path) -> None:
