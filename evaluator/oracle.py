@@ -6,10 +6,11 @@ Uses the GPU when there is one (full shapes would take minutes on a CPU); never 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -70,16 +71,18 @@ def oracle(spec: TaskSpec, dtype: str, case: Case, device: str, seed: int | None
     return Oracle(found.task, {o.name: found.outputs[o.name] for o in spec.outputs if o.dims[:1] == (facts.row,)})
 
 
-def judged(
-    found: Oracle, spec: TaskSpec, dtype: str, case: Case, outputs: Mapping[str, torch.Tensor]
-) -> tuple[Judgement, Oracle]:
-    """The verdict, and the oracle that it was given by: after as many runs again where few elements alone are wrong."""
+def judged(found: Oracle, wider: Callable[[], Oracle], outputs: Mapping[str, torch.Tensor]) -> Judgement:
+    """The verdict: where few elements alone are wrong, that of an oracle after as many runs again."""
     with stage("compare"):
         judgement = correctness.judge_outputs(found, outputs)
         if judgement.passed or not correctness.few_are_wrong(found, outputs):
-            return judgement, found
-    found = correctness.together(found, oracle(spec, dtype, case, _device(case), case.seed ^ _AGAIN))
-    return correctness.judge_outputs(found, outputs), found
+            return judgement
+    return correctness.judge_outputs(wider(), outputs)
+
+
+def widened(found: Oracle, spec: TaskSpec, dtype: str, case: Case) -> Oracle:
+    """What the case's oracle allows after as many random roundings again."""
+    return correctness.together(found, oracle(spec, dtype, case, _device(case), case.seed ^ _AGAIN))
 
 
 def exact_oracle(found: Oracle) -> Oracle:
@@ -106,6 +109,7 @@ _KEPT = 64  # oracles, the newest
 _SMALL = 1 << 21  # multiplications of a product that a processor makes as quickly as it asks a GPU for them
 _ROOM = 4 << 30  # bytes of the GPU's memory that one child keeps beside its newest oracle: several share it
 _oracles: dict[tuple[str, str, str], Oracle] = {}
+_widened: dict[tuple[str, str, str], Oracle] = {}  # beside the first ones: no verdict may depend on those before it
 
 
 def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
@@ -113,17 +117,32 @@ def _oracle(name: str, dtype: str, case_text: str) -> Oracle:
     if key not in _oracles:
         case = from_data(Case, json.loads(case_text))
         _oracles[key] = oracle(task(name), dtype, case, _device(case))
-        for old in list(_oracles)[:-_KEPT]:
-            del _oracles[old]
-        if torch.cuda.is_available() and torch.cuda.memory_reserved() > _ROOM:
-            _keep_alone(key)
+        _make_room(key)
     return _oracles[key]
 
 
-def _keep_alone(kept: tuple[str, str, str]) -> None:
-    """Gives back the GPU's memory, but for that of one oracle."""
-    for key in [key for key in _oracles if key != kept]:
-        del _oracles[key]
+def _wider(name: str, dtype: str, case_text: str) -> Oracle:
+    key = name, dtype, case_text
+    if key not in _widened:
+        case = from_data(Case, json.loads(case_text))
+        _widened[key] = widened(_oracle(*key), task(name), dtype, case)
+        _make_room(key)
+    return _widened[key]
+
+
+def _make_room(newest: tuple[str, str, str]) -> None:
+    for kept in (_oracles, _widened):
+        for old in list(kept)[:-_KEPT]:
+            del kept[old]
+    if torch.cuda.is_available() and torch.cuda.memory_reserved() > _ROOM:
+        _keep_alone(newest)
+
+
+def _keep_alone(case: tuple[str, str, str]) -> None:
+    """Gives back the GPU's memory, but for that of one case's oracles."""
+    for kept in (_oracles, _widened):
+        for key in [key for key in kept if key != case]:
+            del kept[key]
     torch.cuda.empty_cache()
 
 
@@ -151,21 +170,19 @@ def _expect(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
 
 def _decide(data: Mapping[str, Any], blobs: tuple[memoryview, ...]) -> Message:
     case = from_data(Case, data["case"])
-    found = _oracle(data["task"], data["dtype"], _inputs_key(case))
+    key = data["task"], data["dtype"], _inputs_key(case)
+    found = _oracle(*key)
     try:
         outputs = {name: value.to(_device(case)) for name, value in unpack(data["tensors"], blobs).items()}
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         said = f"the outputs that were handed over are no tensors: {error}"
         return Message({"judgement": to_data(Judgement(math.inf, said, (said,)))})
-    spec, dtype = task(data["task"]), data["dtype"]
-    if case.form == "reference":
-        with stage("compare"):
-            judgement: Judgement = correctness.judge_outputs(exact_oracle(found), outputs)
-        if not judgement.passed:
-            judgement = explained(judgement, spec, dtype, case, outputs)
-    else:
-        judgement, found = judged(found, spec, dtype, case, outputs)
-        _oracles[data["task"], dtype, _inputs_key(case)] = found
+    if case.form != "reference":
+        return Message({"judgement": to_data(judged(found, functools.partial(_wider, *key), outputs))})
+    with stage("compare"):
+        judgement = correctness.judge_outputs(exact_oracle(found), outputs)
+    if not judgement.passed:
+        judgement = explained(judgement, task(data["task"]), data["dtype"], case, outputs)
     return Message({"judgement": to_data(judgement)})
 
 
