@@ -23,6 +23,7 @@ POINTWISE = Schedule(block_m=32, block_n=128, block_k=64, stages=2, warps=4, gro
 _SUMMED = replace(POINTWISE, block_m=128)  # sums down its columns: fewer partials, longer sums in a thread
 _SUMMED_ALONE = replace(POINTWISE, block_m=256, block_n=64)  # where nothing else takes registers
 _GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
+_RUN = 8  # columns that a thread reads at once, of two bytes each
 PASSES = (  # what its hints are, in words
     f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} where it also sums columns and"
     f" {_SUMMED_ALONE.block_m} where it does nothing else), block_n ({POINTWISE.block_n}; {_SUMMED_ALONE.block_n} then)"
@@ -59,7 +60,7 @@ def default_schedules(
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
     work = instructions(kernel, live, lambda dim: dim.size(sizes))
     if kernel.gemm is None:
-        return (_pass(live, work), _GROUPED)
+        return (_pass(live, work, kernel.cols.size(sizes)), _GROUPED)
     last = wide(shared_bytes)
     rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
     if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:
@@ -74,7 +75,9 @@ def default_schedules(
     return (*_TURNS, last)
 
 
-def _pass(live: Mapping[str, Value], work: float) -> Schedule:
+def _pass(live: Mapping[str, Value], work: float, cols: int) -> Schedule:
+    if cols % _RUN:  # a tall tile's elements one by one, each with an address and a mask, are too many
+        return POINTWISE
     summed = [v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in live.values()]
     if all(summed):
         return _SUMMED_ALONE

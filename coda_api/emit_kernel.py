@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
+from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.emit_epilogue import STATES, Epilogue
 from coda_synth.coda_api.emit_slice import SliceValues
 from coda_synth.coda_api.geometry import geometry
@@ -14,7 +15,16 @@ from coda_synth.coda_api.groups import column_ratio
 from coda_synth.coda_api.program import Form, Gemm, Kernel, Value, walk
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.storage import accumulated_into
-from coda_synth.coda_api.unit_text import Grid, Tensors, UnitParam, UnitText, call_text, function, mentions
+from coda_synth.coda_api.unit_text import (
+    Grid,
+    Tensors,
+    UnitParam,
+    UnitText,
+    call_text,
+    function,
+    itemsize,
+    mentions,
+)
 
 
 def emit_kernel(
@@ -84,12 +94,33 @@ class KernelEmitter:
             body += [f"    {line}" for line in loop]
         else:  # what waits for memory alone wants many programs at once on a multiprocessor
             last_first = "tl.num_programs(0) - 1 - " if self.tensors.backwards else ""
-            body += [f"tile = {last_first}tl.program_id(0)", *loop]
+            body = [*self._whole_runs(), *body, f"tile = {last_first}tl.program_id(0)", *loop]
         params = self._params()
-        names = [f"{p.name}: tl.constexpr" if p.kind == "constexpr" else p.name for p in params]
+        names = [f"{p.name}: tl.constexpr" if p.kind in ("constexpr", "whole") else p.name for p in params]
         text = f"{inner_text}\n\n{function(self.name, names, body)}"
         grid: Grid = "tiles" if self.kernel.gemm else "every"
         return UnitText(self.name, text, tuple(params), grid, step=self.geometry.step, slice_n=self.geometry.slice_n)
+
+    # -- rows of a pass
+
+    @functools.cached_property
+    def _run(self) -> UnitParam | None:
+        """Of a pass: whether its rows are whole runs of 16 bytes. The compiler sees of a size only whether it is a
+        multiple of 16, and where it is none takes elements one by one, each with an address and a mask."""
+        made = (self.tensors.outputs[o] for o, value in self.live.items() if value.form is Form.TILE)
+        sizes = [itemsize(info.dtype) for info in (*self.tensors.params.values(), *made) if len(info.dims) == 2]
+        run, cols = 16 // min(sizes, default=1), self.kernel.cols
+        known = run >= 16 or cols.all_symbols & self.sizes.constant
+        if self.kernel.gemm or known or [power for _, power in cols.powers] != [1] or cols.scale.denominator != 1:
+            return None
+        return UnitParam("RUNS_N", "whole", dim=Dim.symbol(cols.powers[0][0]), value=run)
+
+    def _whole_runs(self) -> list[str]:
+        """Statements that show the compiler a row's length in whole runs."""
+        if self._run is None or self._run.dim is None:
+            return []
+        n = self.sizes.text(self._run.dim)
+        return [f"if {self._run.name}:", f"    {n} = {n} // {self._run.value} * {self._run.value}"]
 
     # -- the mainloop
 
@@ -241,6 +272,7 @@ class KernelEmitter:
             if not accumulated_into(value)
         ]
         params += self.sizes.params()
+        params += [self._run] if self._run else []
         return params + [
             UnitParam(name, "constexpr", value=number) for name, number in self._constants_of_tile().items()
         ]

@@ -26,7 +26,7 @@ _RESERVED = MODULE_NAMES | frozenset(
     tile tiles_m tiles_n tile_m tile_n row col rows acc k at place turn first start tiles live left right at_m at_n at_k
     owner step steps slot out_slot stage zero accumulator layout half_layout double_layout full empty loaded freed
     slice_step turn_step i BLOCK_M BLOCK_N BLOCK_K GROUP_M SLICE BLOCK TURNS TILES STAGES WARPS WHICH INDEX
-    work piece along begin end last length count DEPTH RUNS rows_at cols_at SPLIT_K
+    work piece along begin end last length count DEPTH RUNS RUNS_N rows_at cols_at SPLIT_K
     WHOLE_M WHOLE_N WAITS_FIRST RELEASES WAITS_LAST
     torch float min max range dict repr print str
     """.split()

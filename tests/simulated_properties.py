@@ -80,7 +80,7 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, see
     actual = simulated(program, size, inputs, schedule, seed)
     widened = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in inputs.items()}
     exact = evaluate(program, signature_of(program), widened, block=(64, schedule.block_n))
-    scale = max(1.0, float(exact["y"].abs().max())) ** 2 * max(size.values())
+    scale = max(1.0, *(float(exact[name].abs().max()) for name in ("y", "before"))) ** 2 * max(size.values())
     unit = 5e-5 if "gelu(" in text else 2e-6  # off by 3e-6 itself (test_spelling.py), and sums add that up
     for name, expected in exact.items():
         assert actual[name].shape == expected.shape, name

@@ -136,8 +136,11 @@ def sums_epilogue(s1_sum, s2_sum, row, col, dz, v, z, c, db_out, M, N, BLOCK_M: 
 
 @triton.jit
 def sums(
-    dz, z, v, c, s1_out, s2_out, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+    dz, z, v, c, s1_out, s2_out, db_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -348,8 +351,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, 128, 128, 1, num_warps=4,
-            num_stages=2,
+            sums, (-(-T // 128) * -(-E // 128),), dz, z, f_v, f_c, p_s1, p_s2, p_db, T, E, E % 8 == 0, 128, 128, 1,
+            num_warps=4, num_stages=2,
         ),
         _launched(
             means, (-(-T // 32),), p_s1, p_s2, s_s1, s_s2, T, D, p_s1.shape[0], p_s2.shape[0], 32, 32, num_warps=4,

@@ -183,7 +183,11 @@ def columns_epilogue(row, col, dy, db_out, M, N, BLOCK_M: tl.constexpr, SLICE: t
 
 
 @triton.jit
-def columns(dy, db_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def columns(
+    dy, db_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -230,6 +234,8 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
             weights, _programs(dy.device, F, 128, D, 256), _described(dy, [64, 128]), _described(x, [64, 256]),
             _described(dw, [128, 64]), F, D, T, 128, 256, 64, 8, num_warps=8, num_stages=3,
         ),
-        _launched(columns, (-(-T // 256) * -(-F // 64),), dy, c_db, T, F, 256, 64, 1, num_warps=4, num_stages=2),
+        _launched(
+            columns, (-(-T // 256) * -(-F // 64),), dy, c_db, T, F, F % 8 == 0, 256, 64, 1, num_warps=4, num_stages=2,
+        ),
         _launched(bias, (-(-F // 32),), c_db, d_db, F, c_db.shape[0], 32, 32, num_warps=4, num_stages=2),
     ])

@@ -181,8 +181,11 @@ def rope_epilogue(
 
 @triton.jit
 def rope(
-    dy, y, pos, hi, lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+    dy, y, pos, hi, lo, dz_out, zdz_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -450,8 +453,8 @@ def launch(
         return
     _keep(key, [
         _launched(
-            rope, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, b0_dz, b0_zdz, T, Q, 32, 128, 1,
-            num_warps=4, num_stages=2,
+            rope, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, b0_dz, b0_zdz, T, Q, Q % 8 == 0, 32, 128,
+            1, num_warps=4, num_stages=2,
         ),
         _launched(
             statistic, (-(-T // 32),), b0_zdz, s2_s, T, D, b0_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -178,9 +178,11 @@ def heads_epilogue(
 
 @triton.jit
 def heads(
-    dy, z, gamma, pos, f_hi, f_lo, eps, dz_out, dg_out, M, N, H: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+    dy, z, gamma, pos, f_hi, f_lo, eps, dz_out, dg_out, M, N, H: tl.constexpr, RUNS_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -238,11 +240,11 @@ def launch(dq, dk, q, k, g_q, g_k, pos, eps, f_hi, f_lo, a_dz, a_dg, b_dz, b_dg,
     _keep(key, [
         _launched(
             heads, (-(-T // 32) * -(-(H * HQ) // 128),), dq, q, g_q, pos, f_hi, f_lo, eps, a_dz, a_dg, T, H * HQ, 128,
-            32, 128, 1, num_warps=4, num_stages=2,
+            H * HQ % 8 == 0, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             heads, (-(-T // 32) * -(-(H * HK) // 128),), dk, k, g_k, pos, f_hi, f_lo, eps, b_dz, b_dg, T, H * HK, 128,
-            32, 128, 1, num_warps=4, num_stages=2,
+            H * HK % 8 == 0, 32, 128, 1, num_warps=4, num_stages=2,
         ),
         _launched(
             gain_folds, (-(-H // 8),), a_dg, dg_q_dg, H * HQ, H, a_dg.shape[0], 8, 32, 64, num_warps=8, num_stages=2,

@@ -130,7 +130,9 @@ def sums_epilogue(x_sum, row, col, x, M, N, BLOCK_M: tl.constexpr, SLICE: tl.con
 
 
 @triton.jit
-def sums(x, x_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def sums(x, x_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -152,7 +154,11 @@ def dots_epilogue(ym_sum, row, col, y, m, M, N, BLOCK_M: tl.constexpr, SLICE: tl
 
 
 @triton.jit
-def dots(y, m, ym_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def dots(
+    y, m, ym_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -309,8 +315,12 @@ def launch(y, w_o, x, gamma, w, eps, p_m, f_c, s_x, t_ym, u_mean, v_mu, a_x, a_d
     if _repeated(key):
         return
     _keep(key, [
-        _launched(sums, (-(-T // 32) * -(-D // 128),), x, s_x, T, D, 32, 128, 1, num_warps=4, num_stages=2),
-        _launched(dots, (-(-T // 32) * -(-K // 128),), y, p_m, t_ym, T, K, 32, 128, 1, num_warps=4, num_stages=2),
+        _launched(
+            sums, (-(-T // 32) * -(-D // 128),), x, s_x, T, D, D % 8 == 0, 32, 128, 1, num_warps=4, num_stages=2,
+        ),
+        _launched(
+            dots, (-(-T // 32) * -(-K // 128),), y, p_m, t_ym, T, K, K % 8 == 0, 32, 128, 1, num_warps=4, num_stages=2,
+        ),
         _launched(total, (-(-T // 32),), s_x, u_mean, T, D, s_x.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
             row_mean, (-(-T // 32),), t_ym, u_mean, v_mu, T, t_ym.shape[0], 32, 32, num_warps=4, num_stages=2,

@@ -130,7 +130,11 @@ def squares_epilogue(ssq_sum, row, col, x, M, N, BLOCK_M: tl.constexpr, SLICE: t
 
 
 @triton.jit
-def squares(x, ssq_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def squares(
+    x, ssq_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
+):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -166,7 +170,12 @@ def normalised_epilogue(row, col, rstd_rows, h_out, x, gamma, M, N, BLOCK_M: tl.
 
 
 @triton.jit
-def normalised(x, rstd, gamma, h_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def normalised(
+    x, rstd, gamma, h_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -222,11 +231,13 @@ def launch(x, gamma, w, eps, s_ssq, r_rstd, n_h, a_y):
     if _repeated(key):
         return
     _keep(key, [
-        _launched(squares, (-(-T // 32) * -(-D // 128),), x, s_ssq, T, D, 32, 128, 1, num_warps=4, num_stages=2),
+        _launched(
+            squares, (-(-T // 32) * -(-D // 128),), x, s_ssq, T, D, D % 8 == 0, 32, 128, 1, num_warps=4, num_stages=2,
+        ),
         _launched(rms, (-(-T // 32),), s_ssq, eps, r_rstd, T, D, s_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            normalised, (-(-T // 32) * -(-D // 128),), x, r_rstd, gamma, n_h, T, D, 32, 128, 1, num_warps=4,
-            num_stages=2,
+            normalised, (-(-T // 32) * -(-D // 128),), x, r_rstd, gamma, n_h, T, D, D % 8 == 0, 32, 128, 1,
+            num_warps=4, num_stages=2,
         ),
         _launched(
             project, _programs(n_h.device, T, 128, F, 256), n_h, w, a_y, T, F, D, 128, 256, 64, 8, num_warps=8,

@@ -180,9 +180,11 @@ def back_epilogue(
 
 @triton.jit
 def back(
-    dqkv, qkv, pos, f_hi, f_lo, dz_out, zdz_out, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
+    dqkv, qkv, pos, f_hi, f_lo, dz_out, zdz_out, M, N, RUNS_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
 ):
+    if RUNS_N:
+        N = N // 8 * 8
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
     tile_m, tile_n = tile_order(tile, tiles_m, tiles_n, GROUP_M)
@@ -230,7 +232,7 @@ def launch(dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, b_zdz):
         return
     _keep(key, [
         _launched(
-            back, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, T, Q, 32, 128, 1,
+            back, (-(-T // 32) * -(-Q // 128),), dqkv, qkv, pos, f_hi, f_lo, a_dz, a_zdz, T, Q, Q % 8 == 0, 32, 128, 1,
             num_warps=4, num_stages=2,
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_zdz, T, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
