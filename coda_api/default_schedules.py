@@ -60,7 +60,7 @@ def default_schedules(
     """In the order of preference; the last one is always possible. sizes: of the kernel's local symbols."""
     work = instructions(kernel, live, lambda dim: dim.size(sizes))
     if kernel.gemm is None:
-        return (_pass(live, work, kernel.cols.size(sizes)), _GROUPED)
+        return (_pass(live, work, kernel.cols.size(sizes)), _SUMMED, _GROUPED)  # hints change no more than they say
     last = wide(shared_bytes)
     rows, cols, inner = (d.size(sizes) for d in (kernel.rows, kernel.cols, kernel.gemm.inner))
     if rows <= FEW_ROWS or 2 * _tiles(rows, cols, last) < processors:

@@ -91,6 +91,24 @@ def test_passes_that_sum_columns_have_tall_tiles(name: str, call: str, tile: tup
 
 
 @pytest.mark.parametrize(
+    ("name", "kernel", "hint", "tile"),
+    [
+        ("linear_backward", "columns", "block_n=128", (128, 128, 4)),  # wider than a sum of columns alone has it
+        ("linear_backward", "columns", "block_m=64", (64, 64, 4)),
+        ("rmsnorm_linear", "squares", "block_m=64", (64, 128, 4)),  # taller than a pass has it
+        ("rmsnorm_linear", "squares", "block_n=256", (32, 256, 8)),
+    ],
+)
+def test_a_hint_for_a_pass_changes_little_else(name: str, kernel: str, hint: str, tile: tuple[int, int, int]) -> None:
+    typed = signature(task(name))
+    source = worked_candidate(name).replace(f"@kernel\ndef {kernel}", f"@kernel({hint})\ndef {kernel}")
+    program = read(source, typed)
+    made = lower(program, typed, task(name).time_shapes["llama3-8b"])
+    (found,) = (made.schedules[call.name] for call in program.live_calls() if call.unit.name == kernel)
+    assert (found.block_m, found.block_n, found.warps) == tile
+
+
+@pytest.mark.parametrize(
     ("name", "backwards"),
     [
         ("rmsnorm_linear", {"n"}),  # s, n, product: each begins where the one before ended
@@ -113,3 +131,10 @@ def test_a_pass_that_goes_backwards_says_so_in_its_text_and_has_no_descriptors()
     squares, normalised = (made.source.split(f"def {name}(")[1].split("\n\n")[0] for name in ("squares", "normalised"))
     assert "tile = tl.program_id(0)" in squares and "tile = tl.num_programs(0) - 1 - tl.program_id(0)" in normalised
     assert made.form == "descriptor" and "normalised, (-(-T // 32) * -(-D // 128),), x, r_rstd, gamma" in made.source
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(4096, (256, 64)), (3000, (256, 64)), (3001, (32, 128))])
+def test_rows_without_whole_runs_have_small_tiles(columns: int, tile: tuple[int, int]) -> None:
+    """Each element has an address and a mask of its own there."""
+    found = chosen("linear_backward", {"T": 4096, "D": 64, "F": columns}, "c")
+    assert (found.block_m, found.block_n) == tile
