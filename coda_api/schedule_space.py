@@ -56,6 +56,7 @@ def passes() -> tuple[Schedule, ...]:
     """The tiles of a kernel without a GEMM: it has no pipeline and no operands."""
     plain = Schedule(block_k=64, stages=2, group_m=1)
     tiles = [(m, n, w) for m in (16, 32, 64, 128) for n in (128, 256) for w in (4, 8)]
+    tiles += [(256, 64, w) for w in (4, 8)]  # sums of columns alone
     return tuple(replace(plain, block_m=m, block_n=n, warps=w) for m, n, w in tiles)
 
 
