@@ -21,13 +21,15 @@ H200_SHARED, H200_PROCESSORS = 232448, 132  # bytes that one block may take; mul
 _WIDE_SHARED = 160 * 1024  # the wide tile's stages and, at most, what its epilogue exchanges
 POINTWISE = Schedule(block_m=32, block_n=128, block_k=64, stages=2, warps=4, group_m=1)
 _SUMMED = replace(POINTWISE, block_m=128)  # sums down its columns: fewer partials, longer sums in a thread
+_SUMMED_TOO = replace(_SUMMED, warps=8)  # beside a matrix that is stored: 128 elements a thread would spill
 _SUMMED_ALONE = replace(POINTWISE, block_m=256, block_n=64)  # where nothing else takes registers
 _GROUPED = replace(POINTWISE, block_n=256, warps=8)  # holds the widest groups
 _RUN = 8  # columns that a thread reads at once, of two bytes each
 PASSES = (  # what its hints are, in words
     f"A pass without a gemm takes block_m ({POINTWISE.block_m}; {_SUMMED.block_m} where it also sums columns and"
     f" {_SUMMED_ALONE.block_m} where it does nothing else), block_n ({POINTWISE.block_n}; {_SUMMED_ALONE.block_n} then)"
-    f" and warps ({POINTWISE.warps}) alone: a thread block for each tile, several at once on a multiprocessor"
+    f" and warps ({POINTWISE.warps}; {_SUMMED_TOO.warps} where it sums columns and stores a matrix) alone: a thread"
+    " block for each tile, several at once on a multiprocessor"
 )
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _BRIEF = 3e11  # multiplications of a product that ends before a card draws all the power that it may
@@ -81,7 +83,9 @@ def _pass(live: Mapping[str, Value], work: float, cols: int) -> Schedule:
     summed = [v.form is Form.PARTIAL and v.attrs.get("axis") == 0 for v in live.values()]
     if all(summed):
         return _SUMMED_ALONE
-    return _SUMMED if any(summed) and work < _HEAVY else POINTWISE
+    if not any(summed) or work >= _HEAVY:
+        return POINTWISE
+    return _SUMMED_TOO if any(v.form is Form.TILE for v in live.values()) else _SUMMED
 
 
 def hinted(
