@@ -7,14 +7,14 @@ import functools
 from coda_synth.coda_api.canonical import kernel_forms
 from coda_synth.coda_api.reader import read
 from coda_synth.prompts.build import EXAMPLES
-from coda_synth.tasks.catalog import task_names, worked_candidate
+from coda_synth.tasks.catalog import worked_candidate, worked_names
 
 
 @functools.cache
 def examples(name: str) -> dict[str, str]:
     """By the name of their task. Kernels are compared by their arithmetic, however they are spelt."""
-    own = _forms(name) if name in task_names() else frozenset()
-    others = sorted((n for n in task_names() if n != name), key=lambda n: (-len(worked_candidate(n)), n))
+    own = _forms(name) if name in worked_names() else frozenset()
+    others = sorted((n for n in worked_names() if n != name), key=lambda n: (-len(worked_candidate(n)), n))
     found: dict[str, str] = {}
     for other in others:
         if len(found) < EXAMPLES and not own & _forms(other):

@@ -23,7 +23,7 @@ from coda_synth.coda_api.program import TypeKind
 from coda_synth.coda_api.schedule import NEEDS, hint_table
 from coda_synth.coda_api.words import WORDS, Word
 from coda_synth.evaluator.signature import signature
-from coda_synth.prompts.build import build_prompt
+from coda_synth.prompts.build import build_prompt, language_reference
 from coda_synth.runs.ranking import ranked
 from coda_synth.runs.record import Attempt
 from coda_synth.runs.report import slight_lead
@@ -86,6 +86,11 @@ def prompt(
         lessons=told.lessons,
     )
     return Prompt(system, f"{user}\n\n{choice.hint}" if choice.hint and not shown else user)
+
+
+def language() -> str:
+    """The language as a model is told it: its rules, hints and words (docs/language.md)."""
+    return language_reference(_words(), hint_table(), f"{NEEDS}. {PASSES}")
 
 
 def as_text(told: Prompt) -> str:

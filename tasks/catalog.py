@@ -74,6 +74,11 @@ def task(name: str) -> TaskSpec:
     return spec
 
 
+def worked_names() -> tuple[str, ...]:
+    """The tasks beside which a hand-written candidate lies; a new one may have none."""
+    return tuple(name for name in _MODULES if files("coda_synth.tasks").joinpath(f"{name}.coda").is_file())
+
+
 def worked_candidate(name: str) -> str:
     """The text of the hand-written candidate that lies beside the task; raises UnknownTask."""
     _module(name)

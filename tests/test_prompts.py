@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from coda_synth.agent import prompting
+from coda_synth.agent.prompting import language
 from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import ALLOWED, HINTS, NEEDS, Schedule, hint_table, mainloop_fault
 from coda_synth.coda_api.words import WORDS
 from coda_synth.prompts.build import OTHERS, build_prompt, language_reference
 from coda_synth.prompts.render import TemplateError, fill, render
-from coda_synth.tasks.catalog import task_names, worked_candidate
+from coda_synth.tasks.catalog import task, task_names, worked_candidate
 
+ROOT = Path(__file__).parent.parent
 ROWS = [
     (w.group.value, ", ".join(sorted(p.value for p in w.places)), w.signature, w.explained, w.example) for w in WORDS
 ]
@@ -140,3 +148,29 @@ def test_a_reply_without_a_program_is_said_to_be_one() -> None:
 def test_long_histories_are_cut_and_say_so() -> None:
     user = prompt(attempt_history(others=tuple(f"line {i}" for i in range(OTHERS + 5))))[1]
     assert "(5 earlier ones are not listed)" in user and "- line 4\n" not in user and "- line 16" in user
+
+
+def test_the_page_of_the_language_is_what_a_model_is_told() -> None:
+    page = ROOT / "docs" / "language.md"
+    if os.environ.get("UPDATE_GOLDEN"):
+        page.write_text(language(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == language(), "UPDATE_GOLDEN=1 writes it anew"
+    assert language().strip() in prompting.prompt(task("linear_nt")).system
+
+
+def test_the_operator_of_the_docs_is_a_sound_task_for_which_a_kernel_is_found(tmp_path: Path) -> None:
+    """In a copy of the project, without a worked candidate of its own."""
+    text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    for folder in ("agent", "coda_api", "coda_synth", "evaluator", "prompts", "runs", "tasks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pyproject.toml").touch()
+    name = re.search(r'name="(\w+)"', text)[1]  # type: ignore[index]
+    (tmp_path / "tasks" / f"{name}.py").write_text(text, encoding="utf-8")
+    catalog = tmp_path / "tasks" / "catalog.py"
+    catalog.write_text(catalog.read_text().replace('"linear_nn",', f'"linear_nn",\n        "{name}",', 1))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    for asked in (["lint", name], ["synth", name, "--attempts", "1"]):
+        command = [sys.executable, "-m", "coda_synth", *asked]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASSED" in done.stdout
