@@ -146,7 +146,7 @@ def _refresh(index: sqlite3.Connection, store: Store, notes: list[str]) -> None:
         _forget(index, run_id)
     for run_id in sorted(present):
         state = _state(store.root / run_id / ATTEMPTS)
-        if known.get(run_id) == state:
+        if state is not None and known.get(run_id) == state:
             continue
         _forget(index, run_id)
         try:
@@ -155,7 +155,7 @@ def _refresh(index: sqlite3.Connection, store: Store, notes: list[str]) -> None:
             notes.append(str(error))
             continue
         index.executemany(f"insert into entries values ({','.join('?' * 18)})", _entries(run, attempts))
-        index.execute("insert into runs values (?, ?, ?)", (run_id, *state))
+        index.execute("insert into runs values (?, ?, ?)", (run_id, *(state or (0, 0))))
     index.execute("commit")
 
 
@@ -164,11 +164,12 @@ def _forget(index: sqlite3.Connection, run_id: str) -> None:
     index.execute("delete from runs where id = ?", (run_id,))
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: Path) -> tuple[int, int] | None:
+    """What changes when the file does; None where there is none, of which the index knows nothing."""
     try:
         status = path.stat()
     except OSError:
-        return 0, 0
+        return None
     return status.st_size, status.st_mtime_ns
 
 

@@ -254,7 +254,7 @@ class Store:
             raise self._unknown(run_id)
         head, path = self.root / run_id / HEAD, self.root / run_id / ATTEMPTS
         run: Run = _parse(Run, _load_json(_read(head), head), head)
-        lines = _read(path).splitlines(keepends=True) if path.exists() else []
+        lines = _lines(path)
         note = ""
         if lines and files.torn(lines[-1]):
             lines.pop()
@@ -314,6 +314,13 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise _cannot("read", path, error) from error
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Of the attempts. A run has this file before it has a head, so that one without it has lost it."""
+    if not path.exists():
+        raise StoreError(f"{path} is missing, and with it what was judged; the run was damaged, so put the file back")
+    return _read(path).splitlines(keepends=True)
 
 
 def _encodable(text: str) -> str:

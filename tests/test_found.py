@@ -116,6 +116,23 @@ def test_one_that_is_named_is_an_error(damaged: tuple[Path, Path], capsys: pytes
     assert out == "" and err.count("\n") == 1 and "was changed by hand or damaged" in err
 
 
+def test_attempts_that_are_gone_are_damage_and_not_a_run_without_any(
+    damaged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, _ = damaged
+    assert main(["leaderboard"]) == 0  # so that it is known to the index
+    (good / "attempts.jsonl").unlink()
+    missing = f"runs/{good.name}/attempts.jsonl is missing"
+    for command in ("show", "resume"):
+        capsys.readouterr()
+        assert main([command, good.name]) == 3
+        out, err = capsys.readouterr()
+        assert out == "" and missing in err and err.count("\n") == 1 and "--runs" not in err
+    for _ in range(2):
+        assert main(["leaderboard"]) == 0 and f"note: {missing}" in capsys.readouterr().out
+    assert not (good / "attempts.jsonl").exists()
+
+
 def test_the_size_of_each_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
