@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_found import every_run, store_of
+from coda_synth.agent.cli_found import every_run, runs_option, store_of
 from coda_synth.agent.cli_session import Begun, check_authors, exit_of, provider_of
 from coda_synth.agent.cli_several import End, Judges, jobs_for, say_dollars, side_by_side
 from coda_synth.agent.cli_synth import head
@@ -133,7 +133,8 @@ def _print(args: argparse.Namespace, found: tuple[Line, ...], done: int, unfinis
     screen, runs = console(), config.of(args).runs
     if found:
         screen.print(_table(args, found))
-    say(screen, f"Record: {done} runs in {runs}, one for each cell, which `coda-synth show RUN` shows")
+    shows = f"`coda-synth show RUN{runs_option(args)}` shows"
+    say(screen, f"Record: {done} runs in {runs}, one for each cell, which {shows}")
     if unfinished:
         said = (
             f"{len(unfinished)} of {done + len(unfinished)} cells are not counted; the same command goes on with them:"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,11 @@ def store_of(args: argparse.Namespace) -> Store:
     from coda_synth.runs.store import Store
 
     return Store(Path(config.of(args).runs))
+
+
+def runs_option(args: argparse.Namespace) -> str:
+    """What the next command needs to find the same record, as a shell reads it."""
+    return f" --runs {shlex.quote(str(args.runs))}" if args.runs else ""
 
 
 def one_run(args: argparse.Namespace, name: str) -> Record:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_found import note
+from coda_synth.agent.cli_found import note, runs_option
 
 if TYPE_CHECKING:
     from coda_synth.agent.lessons import Lesson
@@ -51,7 +51,8 @@ def _pruned(args: argparse.Namespace, task: str | None, root: Path) -> list[Less
         known = load(root)
         unknown = sorted(set(args.drop or ()) - {lesson.id for lesson in known})
         if unknown:
-            raise Failure(f"there is no lesson {unknown[0]!r}; `coda-synth lessons` lists their ids")
+            listed = f"`coda-synth lessons{runs_option(args)}` lists their ids"
+            raise Failure(f"there is no lesson {unknown[0]!r}; {listed}")
         asked = [x for x in known if task in (None, x.task) and x.id not in (args.drop or ())]
         order = sorted(asked, key=lambda x: -abs(x.before - x.after) / x.before)[: args.keep]
         forgotten = {x.id for x in asked if x not in order} | set(args.drop or ())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_found import every_run, one_run, store_of
+from coda_synth.agent.cli_found import every_run, one_run, runs_option, store_of
 
 if TYPE_CHECKING:
     from coda_synth.evaluator.evaluation import Candidate, Evaluation
@@ -48,15 +48,15 @@ def _ended(args: argparse.Namespace, record: Record) -> str:
     store, run_id = store_of(args), record.run.id
     if record.end is None:
         worker = store.worked_on(run_id)
-        return f"not yet: {worker} works on it" if worker else _killed(run_id)
+        return f"not yet: {worker} works on it" if worker else _killed(run_id, runs_option(args))
     if record.end.stop == Stop.WAITING:
         step = store.root / run_id / step_name(place_after(record.attempts))
         return f"{record.end.stop}: {Awaited(step / NAMES[0])}"
     return record.end.reason
 
 
-def _killed(run_id: str) -> str:
-    return f"its process was killed; `coda-synth resume {run_id}` goes on with it"
+def _killed(run_id: str, options: str) -> str:
+    return f"its process was killed; `coda-synth resume {run_id}{options}` goes on with it"
 
 
 def _show_attempt(args: argparse.Namespace, record: Record) -> Exit:
@@ -109,7 +109,7 @@ def leaderboard(args: argparse.Namespace) -> Exit:
     if args.json:
         print_json(found)
     else:
-        print_board(console(), found)
+        print_board(console(), found, runs_option(args))
     return Exit.OK
 
 
@@ -180,8 +180,3 @@ def _all_attempts(args: argparse.Namespace) -> tuple[Attempt, ...]:
 
     task = known_task(args.task)
     return tuple(attempt for record in every_run(args) if record.run.task == task for attempt in record.attempts)
-
-
-def runs_option(args: argparse.Namespace) -> str:
-    """What the next command needs to find the same record."""
-    return f" --runs {args.runs}" if args.runs else ""

@@ -116,8 +116,8 @@ def command_name() -> str:
     return "coda-synth" if found and Path(found).resolve() == called.resolve() else str(called)
 
 
-def print_board(screen: Console, board: Board) -> None:
-    """One table a task and device; an estimate never stands beside a measurement."""
+def print_board(screen: Console, board: Board, options: str) -> None:
+    """One table a task and device; an estimate never stands beside a measurement. options: as for print_run."""
     for note in board.notes:
         _say(screen, f"note: {note}")
     for rows in (board.measured, board.modelled):
@@ -127,7 +127,7 @@ def print_board(screen: Console, board: Board) -> None:
             screen.print(_board_table(f"{task}, {how} {device}", found))
             _say(screen, "")
     if not board.measured and not board.modelled:
-        _say(screen, "No candidate has passed yet; `coda-synth synth TASK` makes some.")
+        _say(screen, f"No candidate has passed yet; `coda-synth synth TASK{options}` makes some.")
 
 
 def _board_table(title: str, rows: tuple[Row, ...]) -> Table:

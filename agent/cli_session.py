@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
+from coda_synth.agent.cli_found import runs_option
 
 if TYPE_CHECKING:
     from coda_synth.agent import loop
@@ -159,7 +160,7 @@ def session(args: argparse.Namespace, begun: Begun) -> dict[str, Any]:
     try:
         with watching(args, begun.writer, loop_settings(begun.settings).budget) as tell:
             begun.warm()
-            outcome = work(begun, begun.judge, tell)
+            outcome = work(args, begun, begun.judge, tell)
     finally:
         begun.writer.close()
     end = ended(begun.writer, outcome.stop.value, outcome.reason)
@@ -167,7 +168,9 @@ def session(args: argparse.Namespace, begun: Begun) -> dict[str, Any]:
     return end
 
 
-def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: Ask | None = None) -> Outcome:
+def work(
+    args: argparse.Namespace, begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: Ask | None = None
+) -> Outcome:
     """The loop with what was learned before, and what it teaches; raises Failure where the run cannot go on. A cell of
     a matrix is told nothing of other runs, so that cells compare in whatever order they end."""
     from coda_synth.agent.asking import here
@@ -195,7 +198,8 @@ def work(begun: Begun, judge: loop.Judge, tell: Callable[[Event], None], ask: As
             raise
         with suppress(StoreError):  # of a full disk, as it may be
             writer.end(Stop.BROKE_OFF.value, str(error))
-        told_where = f"the record up to there: {writer.folder}; `coda-synth resume {writer.run.id}` goes on with it"
+        again = f"`coda-synth resume {writer.run.id}{runs_option(args)}` goes on with it"
+        told_where = f"the record up to there: {writer.folder}; {again}"
         raise Failure(f"{error} ({told_where})", Exit.ENVIRONMENT) from error
     except Exception as error:  # a fault of ours; the record says that the run did not end, and why
         with suppress(StoreError):
@@ -237,7 +241,6 @@ def broken_off(name: str, failure: Failure, writer: RunWriter | None = None) -> 
 
 def show_end(args: argparse.Namespace, end: dict[str, Any]) -> None:
     """Nothing with --json, where all ends are one document; of a run that broke off a line on stderr."""
-    from coda_synth.agent.cli_record import runs_option
     from coda_synth.agent.cli_run import print_run
     from coda_synth.agent.cli_view import console
 

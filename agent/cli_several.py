@@ -118,7 +118,7 @@ def side_by_side(
     def worked_on(begun: Begun, watch: Watch) -> End:
         label, tell = watch.begun(begun.writer, loop_settings(begun.settings).budget)
         try:
-            outcome = work(begun, InTurn(begun.judge, turns), tell, turns.aside)
+            outcome = work(args, begun, InTurn(begun.judge, turns), tell, turns.aside)
             end = ended(begun.writer, outcome.stop.value, outcome.reason)
         except Exception as error:
             end = broken_off(begun.writer.run.task, as_failure(error), begun.writer)

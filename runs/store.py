@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -269,7 +270,8 @@ class Store:
         ids = self.ids()
         if name in ("", "latest"):
             if not ids:
-                raise UnknownRun(f"there are no runs under {self.root}; `coda-synth synth TASK` makes one")
+                there = "" if self.root == default_root() else f" --runs {shlex.quote(str(self.root))}"
+                raise UnknownRun(f"there are no runs under {self.root}; `coda-synth synth TASK{there}` makes one")
             return self.newest_first()[0]
         matches = [name] if name in ids else [i for i in ids if i.startswith(name)] or [i for i in ids if name in i]
         if len(matches) > 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -131,6 +133,34 @@ def test_attempts_that_are_gone_are_damage_and_not_a_run_without_any(
     for _ in range(2):
         assert main(["leaderboard"]) == 0 and f"note: {missing}" in capsys.readouterr().out
     assert not (good / "attempts.jsonl").exists()
+
+
+def test_every_command_that_is_told_finds_the_same_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = ("--runs", "r 2")
+
+    def told(*command: str) -> list[str]:
+        """The command between backquotes in what this one says, as a shell reads it."""
+        main([*command, *there])
+        said = "".join(capsys.readouterr())
+        (found,) = re.findall("`coda-synth ([^`]*)`", said)
+        assert found.endswith("--runs 'r 2'"), said
+        return shlex.split(found)
+
+    assert told("show")[:2] == ["synth", "TASK"]
+    bench = ("bench", "--tasks", "linear_residual", "--authors", "exchange", "--no-wait")
+    assert told(*bench)[:2] == ["show", "RUN"]
+    (run,) = tmp_path.glob("r 2/2*")
+    assert told("leaderboard")[0] == "synth" and told("lessons", "--drop", "abc")[0] == "lessons"
+    (run / "end.json").unlink()
+    killed = told("show")
+    assert killed[:2] == ["resume", run.name] and main([*killed, "--no-wait"]) == 4
+    capsys.readouterr()
+    (run / "steps/001/reply.md").write_bytes(b"\xff")
+    broken = told("resume", run.name)
+    assert broken == killed and main(broken) == 3
 
 
 def test_the_size_of_each_prompt(
