@@ -25,14 +25,18 @@ def evaluate(args: argparse.Namespace) -> Exit:
     from coda_synth.agent.cli_view import console, print_json
     from coda_synth.evaluator.evaluation import Verdict
 
-    if args.json:
-        print_json(evaluation)
-    else:
-        screen = console()
-        for part in report(evaluation, candidate.source, "<stdin>" if args.file == "-" else args.file):
-            screen.print(part)
-    if args.receipt:  # last: where it cannot be written, the verdict is not lost
-        write_receipt(args.receipt, candidate, evaluation)
+    try:
+        if args.receipt:  # first: a reader who goes away takes no judgement with him
+            write_receipt(args.receipt, candidate, evaluation)
+    finally:  # where it cannot be written, the verdict is not lost
+        if args.json:
+            print_json(evaluation)
+        else:
+            screen = console()
+            for part in report(evaluation, candidate.source, "<stdin>" if args.file == "-" else args.file):
+                screen.print(part)
+    if args.receipt and not args.json:
+        screen.print(f"Receipt: {args.receipt}", markup=False, soft_wrap=True)
     return Exit.OK if evaluation.verdict is Verdict.PASSED else Exit.NOT_PASSED
 
 

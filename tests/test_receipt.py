@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from coda_synth.runs.export import write
 from coda_synth.runs.receipt import Receipt, ReceiptError, compare, read_receipt, receipt_data
 from coda_synth.tasks.catalog import task, worked_candidate
 
-from tests.test_cli import LINEAR_SWIGLU, cli, refused
+from tests.test_cli import LINEAR_SWIGLU, cli, environ, refused
 
 NAME = "linear_residual"
 CANDIDATE = Candidate(NAME, worked_candidate(NAME))
@@ -156,10 +158,23 @@ def test_an_evaluation_of_another_candidate_is_no_receipt(receipt: Receipt) -> N
         Receipt("", Candidate(NAME, "other"), receipt.evaluation)
 
 
+def test_a_reader_who_goes_away_takes_no_judgement_with_him(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coda_synth", "evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    for name, more in (("text.json", ()), ("data.json", ("--json",))):
+        asked = [*command, "--device", "cpu", "--receipt", name, *more]
+        with subprocess.Popen(asked, cwd=tmp_path, env=environ(), text=True, **pipes) as running:
+            assert running.stdout is not None and running.stderr is not None
+            running.stdout.close()
+            assert running.stderr.read() == ""
+        assert running.returncode == 141
+        assert read_receipt(tmp_path / name).evaluation.verdict is Verdict.PASSED
+
+
 def test_the_commands(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     done = cli("evaluate", str(LINEAR_SWIGLU), "--task", "linear_swiglu", "--receipt", str(file), cwd=tmp_path)
-    assert done.returncode == 0 and file.is_file()
+    assert done.returncode == 0 and file.is_file() and done.stdout.endswith(f"\nReceipt: {file}\n")
     done = cli("regrade", str(file), "--json", cwd=tmp_path)
     assert done.returncode == 0 and json.loads(done.stdout)["holds"] is True
     data = json.loads(file.read_text())
