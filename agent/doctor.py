@@ -143,6 +143,10 @@ def _interpreter() -> Finding:
 
 def _record(runs: Path) -> Finding:
     """Where the folder does not exist yet, the nearest one that does must be writable."""
+    from coda_synth.runs.store import dangling
+
+    if fault := dangling(runs):
+        return Finding("record", "missing", str(fault))
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):

@@ -197,8 +197,10 @@ class Store:
         folder = self.root / run.id
         try:
             folder.mkdir(parents=True)
-        except FileExistsError:
-            raise StoreError(f"{folder} exists already; a run never writes over another") from None
+        except FileExistsError as error:
+            if os.path.lexists(folder):
+                raise StoreError(f"{folder} exists already; a run never writes over another") from None
+            raise dangling(self.root) or _cannot("write", self.root, error) from None
         except OSError as error:
             raise _cannot("write", self.root, error) from error
         try:
@@ -323,6 +325,15 @@ def _lines(path: Path) -> list[bytes]:
     if not path.exists():
         raise StoreError(f"{path} is missing, and with it what was judged; the run was damaged, so put the file back")
     return _read(path).splitlines(keepends=True)
+
+
+def dangling(root: Path) -> StoreError | None:
+    """What is wrong where the record's folder, or one above it, is a link to nothing: none can be made in its place."""
+    link = next((path for path in (root, *root.parents) if path.is_symlink() and not path.exists()), None)
+    if link is None:
+        return None
+    target = f"{link} is a link to {os.readlink(link)}, and nothing is there"
+    return StoreError(f"{target}: make that folder, remove the link, or choose another folder with --runs")
 
 
 def _encodable(text: str) -> str:

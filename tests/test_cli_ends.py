@@ -83,6 +83,16 @@ def test_doctor_where_the_record_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 3 and found["record"]["state"] == "missing" and "--runs" in found["record"]["text"]
 
 
+def test_a_record_that_is_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("gone")
+    words = "runs is a link to gone, and nothing is there: make that folder, remove the link, or choose another folder"
+    done = cli("synth", "linear_residual", "--provider", "exchange", "--no-wait", cwd=tmp_path)
+    assert done.returncode == 3 and done.stderr == f"coda-synth: {words} with --runs\n"
+    done = cli("doctor", "--json", cwd=tmp_path)
+    found = {f["name"]: f for f in json.loads(done.stdout)}
+    assert done.returncode == 3 and found["record"]["text"] == f"{words} with --runs"
+
+
 def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
     good = (ROOT / "tasks" / "linear_residual.coda").read_text(encoding="utf-8")
     (tmp_path / "other.coda").write_text(good.replace("def linear_residual(", "def other("))

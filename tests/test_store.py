@@ -129,6 +129,17 @@ def test_a_run_never_writes_over_another(tmp_path: Path) -> None:
     assert len(Store(tmp_path).load(RUN.id)[1]) == 1
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_link_to_nothing_is_no_run_that_exists(tmp_path: Path, below: str) -> None:
+    link = tmp_path / "runs"
+    link.symlink_to("gone")
+    with pytest.raises(StoreError, match=r"runs is a link to gone, and nothing is there: make that folder, remove the"):
+        Store(link / below).create(RUN)
+    (tmp_path / "gone").mkdir()
+    Store(link / below).create(RUN).append(attempt(1))
+    assert len(Store(tmp_path / "gone" / below).load(RUN.id)[1]) == 1
+
+
 def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
