@@ -20,7 +20,8 @@ _EXITS = """exit codes:
   0    done, and what was asked passed
   1    the candidate, or every candidate of the run, did not pass
   2    bad usage or bad input
-  3    this machine cannot do it: no key, no GPU where one was asked for, an unwritable folder
+  3    this machine cannot do it: no key, no GPU where one was asked for, an unwritable
+       folder, a run whose record is damaged
   4    a run waits for its author's reply; its record is whole
   70   a fault of coda-synth itself; the message says where the details are
   130  interrupted

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure, must_be_writable
+from coda_synth.agent.cli_found import note_counters
 from coda_synth.agent.cli_tasks import known_target, known_task
 from coda_synth.evaluator.evaluation import Candidate, Evaluation
 
@@ -52,6 +53,7 @@ def judged(args: argparse.Namespace, file: str) -> tuple[Candidate, Evaluation]:
     measure = not getattr(args, "no_measure", False)
     made = Judge(settings.device, settings.target, settings.seed, counters=settings.counters)
     with progress(args) as screen, made as judge:
+        note_counters(judge, measure)
         evaluation = judge.evaluate(candidate, measure=measure, on_stage=lambda stage: screen.say(f"{task}: {stage}"))
     return candidate, evaluation
 

@@ -19,7 +19,7 @@ class Exit(IntEnum):
     OK = 0
     NOT_PASSED = 1  # the candidate, or every candidate of the run, did not pass
     USAGE = 2  # bad usage or bad input
-    ENVIRONMENT = 3  # this machine cannot do it: no key, no GPU, an unwritable folder, a judge that does not start
+    ENVIRONMENT = 3  # no key, no GPU, an unwritable folder, a judge that does not start, a run whose record is damaged
     WAITING = 4  # a run waits for a reply; its record is whole
     INTERNAL = 70  # a fault of ours
     INTERRUPTED = 130

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from coda_synth.agent import config
 
 if TYPE_CHECKING:
+    from coda_synth.evaluator.judge import Judge
     from coda_synth.runs.store import Record, Store
 
 
@@ -57,6 +58,13 @@ def every_run(args: argparse.Namespace) -> tuple[Record, ...]:
     records, notes = survey(store_of(args))
     note(notes)
     return records
+
+
+def note_counters(judge: Judge, measure: bool = True) -> None:
+    """Says that counters were asked for where there will be none: they are of what a GPU measures."""
+    if judge.counters and not (measure and judge.has_gpu()):
+        why = "torch sees none here" if measure and judge.device != "cpu" else "none measures here, as was asked"
+        note([f"no hardware counters: they need a GPU that measures, and {why}"])
 
 
 def note(lines: Iterable[str]) -> None:

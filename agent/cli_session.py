@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
-from coda_synth.agent.cli_found import runs_option
+from coda_synth.agent.cli_found import note_counters, runs_option
 
 if TYPE_CHECKING:
     from coda_synth.agent import loop
@@ -108,6 +108,11 @@ class JudgeOnDemand:
         if self._settings.device == "cuda" and not self._judge.references.first.ready().get("cuda"):
             said = "--device cuda asks for a CUDA device, and torch sees none here; --device cpu checks without one"
             raise Failure(said, Exit.ENVIRONMENT)
+
+    def remark(self) -> None:
+        """Says now what was asked for and cannot be had here."""
+        if self._settings.counters:
+            note_counters(self._judge)
 
     def evaluate(
         self,

@@ -35,9 +35,12 @@ class Judges:
     def of(self, settings: config.Config) -> JudgeOnDemand:
         """Raises Failure where it is to be on a GPU and there is none."""
         key = tuple(getattr(settings, name) for name in config.OF_THE_JUDGE)
-        if key not in self._known:
+        new = key not in self._known
+        if new:
             self._known[key] = self._stack.enter_context(JudgeOnDemand(settings))
         self._known[key].require()
+        if new:
+            self._known[key].remark()
         return self._known[key]
 
 

@@ -129,6 +129,15 @@ class Judge:
         found: tuple[Finding, ...] = from_data(tuple[Finding, ...], reply.data["findings"])
         return found
 
+    def has_gpu(self) -> bool:
+        """Whether candidates are checked and timed on a GPU; raises JudgeError where one was asked for and is not."""
+        if self.device == "cpu":
+            return False
+        found = bool(self.references.first.ready().get("cuda"))
+        if self.device == "cuda" and not found:
+            raise JudgeError("a CUDA device was asked for, but torch sees none here; --device cpu checks without one")
+        return found
+
     def evaluate(
         self,
         candidate: Candidate,
@@ -144,7 +153,7 @@ class Judge:
         on_stage: told the name of each stage as it begins. shapes: labels of the task's shapes to time, () for the
         headline alone. small: neither check nor time it at those. Raises JudgeError when the judge itself cannot work,
         UnknownTask for a task that is none."""
-        on_gpu = self._has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
+        on_gpu = self.has_gpu()  # asked first: a GPU that is missing must not be found out after the checks
         facts = self._describe(candidate.task, dtype)
         chosen = next(s for s in (seed, self.seed, secrets.randbits(31)) if s is not None)
         if not 0 <= chosen < SEEDS:
@@ -285,14 +294,6 @@ class Judge:
         """The receipt's first lines; a GPU adds its own."""
         versions = {**self.builder.ready(), "torch": str(self.references.first.ready()["torch"])}
         return {"target": self.target, "model_device": self.model_device.name, "version": __version__, **versions}
-
-    def _has_gpu(self) -> bool:
-        if self.device == "cpu":
-            return False
-        found = bool(self.references.first.ready().get("cuda"))
-        if self.device == "cuda" and not found:
-            raise JudgeError("a CUDA device was asked for, but torch sees none here; --device cpu checks without one")
-        return found
 
 
 def _known_device(target: str) -> Device:

@@ -93,6 +93,21 @@ def test_a_record_that_is_a_link_to_nothing(tmp_path: Path) -> None:
     assert done.returncode == 3 and found["record"]["text"] == f"{words} with --runs"
 
 
+def test_counters_that_cannot_be_had_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "bad.coda").write_text("def nothing(): ...\n")
+    no = "coda-synth: note: no hardware counters: they need a GPU that measures, and"
+    evaluate = ("evaluate", "bad.coda", "--task", "linear_residual")
+    bench = ("bench", "--tasks", "linear_residual", "--authors", "exchange", "--repeats", "2", "--no-wait")
+    for command in (evaluate, bench):
+        said = cli(*command, "--counters", "--json", cwd=tmp_path)
+        assert said.stderr == f"{no} torch sees none here\n" and json.loads(said.stdout)
+    assert (
+        cli(*evaluate, "--counters", "--device", "cpu", cwd=tmp_path).stderr
+        == f"{no} none measures here, as was asked\n"
+    )
+    assert cli(*evaluate, cwd=tmp_path).stderr == ""
+
+
 def test_evaluate_says_where_a_repair_goes(tmp_path: Path) -> None:
     good = (ROOT / "tasks" / "linear_residual.coda").read_text(encoding="utf-8")
     (tmp_path / "other.coda").write_text(good.replace("def linear_residual(", "def other("))
