@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -143,6 +144,17 @@ def test_every_folder_is_a_package_of_the_wheel() -> None:
 def test_the_readme_shows_the_worked_candidate() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert (ROOT / "tasks" / "linear_swiglu.coda").read_text(encoding="utf-8").strip() in readme
+
+
+def test_what_the_readme_says_of_peers_is_what_was_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "h200-2026-11-30.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    peers = {name: [row[name] for row in measured if row.get(name)] for name in ("compile", "max_autotune")}
+    assert all(ratio >= 1 for ratios in peers.values() for ratio in ratios)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"none of the {len(peers['compile'])} is slower than torch.compile" in readme
+    assert f"none of the {len(peers['max_autotune'])} that max-autotune was measured for is slower" in readme
 
 
 def test_ci_runs_the_readmes_own_line() -> None:
