@@ -201,7 +201,7 @@ def _registers(compiled: Any, target: GPUTarget) -> tuple[int, int]:
 
 
 def repair_interpreter() -> None:
-    """Makes triton's CPU interpreter compute what the device would; call once, before the first launch.
+    """Makes triton's CPU interpreter compute what the device would; call before the first launch (again does no harm).
 
     Stock 3.6 multiplies the bit patterns of bf16 in dot, truncates casts to bf16, wraps casts to fp8, rounds fma twice,
     and cannot iterate over a cdiv under numpy 2.4. Sources: triton issues 10945 and 11584, fix 9172.

@@ -77,11 +77,11 @@ def _texts(package: str, task: TaskSpec, candidate: Candidate, evaluation: Evalu
         f"{source}/descriptor.py": kernels.descriptor.source,
         f"{source}/pointer.py": kernels.pointer.source,
         f"{source}/checks.py": files("coda_synth.runs").joinpath("export_checks.py").read_text(encoding="utf-8"),
+        f"{source}/interpreter.py": interpreter_text(),
         f"{source}/program.coda": candidate.source,
         f"{source}/receipt.json": json.dumps(_receipt(task, candidate, evaluation, kernels), indent=2) + "\n",
         "tests/reference.py": reference_text(task.source),
         "tests/draws.py": draws_text(),
-        "tests/interpreter.py": interpreter_text(),
         f"tests/test_{package}.py": _template("export_test.md", values),
     }
 

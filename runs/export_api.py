@@ -57,8 +57,14 @@ from __future__ import annotations
 {module}{several}
 import torch
 
-from {package} import descriptor, pointer
-from {package}.checks import aligned, fixed, forward_only, on_device, on_hopper, shape, tensor, together
+from {package}.interpreter import ready
+
+ready()  # before the kernels are imported, which is when triton decides whether they are interpreted
+
+from {package} import descriptor, pointer  # noqa: E402
+from {package}.checks import (  # noqa: E402
+    aligned, fixed, forward_only, on_device, on_hopper, shape, tensor, together,
+)
 {_choice(surface, package)}'''
 
 

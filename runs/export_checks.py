@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton decides when kernels are imported, as this is
 TMA_BYTES = 16  # what the tensor memory accelerator wants addresses and row lengths to be multiples of
 
 
@@ -40,8 +41,10 @@ def together(*tensors: torch.Tensor) -> None:
     devices = {str(value.device) for value in tensors}
     if len(devices) > 1:
         raise ValueError(f"the tensors lie on {' and '.join(sorted(devices))}; they must lie on one device")
-    if "cpu" in devices and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError("the tensors lie on the CPU; these kernels need a GPU, or TRITON_INTERPRET=1 to interpret")
+    if "cpu" in devices and not INTERPRETED:
+        raise ValueError(
+            "the tensors lie on the CPU; these kernels need a GPU, or TRITON_INTERPRET=1 from the start, to interpret"
+        )
 
 
 def forward_only(*tensors: torch.Tensor) -> None:

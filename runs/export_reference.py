@@ -1,4 +1,5 @@
-"""What an exported package's test is made of: the task's own reference and inputs, as text, free of this package."""
+"""What an exported package takes from here as text, free of this package: the task's own reference and inputs, for its
+test, and the repair of Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -7,7 +8,18 @@ from importlib.resources import files
 
 from coda_synth.coda_api.parsing import parse_statements
 
-_DRAWS = "coda_synth.tasks.draws"
+_READY = '''def ready() -> None:
+    """Repairs the interpreter where TRITON_INTERPRET is set; comes before every kernel."""
+    try:
+        import triton
+
+        if triton.knobs.runtime.interpret:
+            repair_interpreter()
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise ImportError("TRITON_INTERPRET is set, and interpreting needs numpy: pip install numpy") from None
+'''
 
 
 def reference_text(task_source: str) -> str:
@@ -51,5 +63,5 @@ def interpreter_text() -> str:
     functions = (node for node in parse_statements(source).body if isinstance(node, ast.FunctionDef))
     found = next(function for function in functions if function.name == "repair_interpreter")
     body = ast.get_source_segment(source, found)
-    head = '"""Repairs Triton\'s CPU interpreter, so that a test without a GPU computes what a GPU would."""\n'
-    return f"{head}\nfrom typing import Any\n\n\n{body}\n"
+    head = '"""Repairs Triton\'s CPU interpreter, so that it computes what the device would."""\n'
+    return f"{head}\nfrom typing import Any\n\n\n{body}\n\n\n{_READY}"
