@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,11 +134,12 @@ def export(args: argparse.Namespace) -> Exit:
     if args.json:
         print_json({"folder": str(out), "package": package, "candidate": candidate.id, "task": candidate.task})
         return Exit.OK
+    folder = str(out) if out.is_absolute() else f"./{out}"  # pip would look for a bare name in its index
     lines = [
         f"{candidate.task}, candidate {candidate.id}, is now the package {package} in {out}",
         "Next:",
-        f"  pip install '{out}[test]'",
-        f"  python -m pytest {out}",
+        f"  pip install {shlex.quote(f'{folder}[test]')}",
+        f"  python -m pytest {shlex.quote(folder)}",
     ]
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)

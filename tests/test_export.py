@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,8 @@ from coda_synth.evaluator.serial import from_data
 from coda_synth.runs.export import ExportError, NotPassed, write
 from coda_synth.runs.export_kernels import Axis
 from coda_synth.runs.export_sizes import SizeError, dim_text, shape_text, solved
+from coda_synth.runs.record import Attempt, Run
+from coda_synth.runs.store import Store
 from coda_synth.tasks.catalog import task, worked_candidate
 
 from tests.representative import REPRESENTATIVE
@@ -148,6 +151,19 @@ def test_the_package_warns_where_triton_lacks_what_the_hopper_kernels_need(packa
     )
     done = python("-P", "-c", code, cwd=packages["linear_swiglu"], path=str(packages["linear_swiglu"] / "src"))
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_that_are_printed_can_be_pasted(tmp_path: Path) -> None:
+    """A bare folder is no name in pip's index, and a folder's name may hold blanks."""
+    writer = Store(tmp_path / "runs").create(Run("r", "linear_swiglu", "planner", "", {}, "2026-11-29T10:00:00", "0.1"))
+    writer.append(Attempt(1, "evaluated", *passed("linear_swiglu")))
+    writer.close()
+    for out, folder in (("mine", "./mine"), ("my kernels/a b", "./my kernels/a b"), (f"{tmp_path}/c", f"{tmp_path}/c")):
+        done = python("-m", "coda_synth", "export", "r", "--out", out, cwd=tmp_path, path=str(ROOT))
+        assert done.returncode == 0, done.stderr
+        install, test = map(shlex.split, done.stdout.partition("Next:\n")[2].splitlines())
+        assert install == ["pip", "install", f"{folder}[test]"] and test == ["python", "-m", "pytest", folder]
+        assert (tmp_path / folder / "pyproject.toml").is_file()
 
 
 # -- what is refused
