@@ -12,13 +12,15 @@ TMA_BYTES = 16  # what the tensor memory accelerator wants addresses and row len
 
 
 def tensor(name: str, value: object, dims: int, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor, contiguous; raises ValueError where it is no tensor of this rank and dtype."""
+    """The tensor, contiguous; raises ValueError where it is empty or no tensor of this rank and dtype."""
     if not isinstance(value, torch.Tensor):
         raise ValueError(f"{name} must be a tensor, not {type(value).__name__}")
     if value.dim() != dims:
         raise ValueError(f"{name} has the shape {tuple(value.shape)}; it must have {dims} dimensions")
     if value.dtype != dtype:
         raise ValueError(f"{name} is {value.dtype}; it must be {dtype}")
+    if 0 in value.shape:  # no launch has a grid of nothing, and a mean over nothing is no number
+        raise ValueError(f"{name}.shape[{value.shape.index(0)}] is 0: there is nothing to compute")
     return value.contiguous()
 
 

@@ -169,6 +169,22 @@ def test_the_commands_that_are_printed_can_be_pasted(tmp_path: Path) -> None:
 # -- what is refused
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "said"), [(0, 32, "x.shape[0]"), (0, 33, "x.shape[0]"), (4, 0, "w_gate.shape[1]")]
+)
+def test_a_size_of_nothing_is_named(
+    rows: int, columns: int, said: str, packages: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whichever form the alignment of the rows would choose."""
+    code = (
+        "import torch, coda_linear_swiglu as p; w = torch.ones(16, {1}).bfloat16(); "
+        "p.linear_swiglu(torch.ones({0}, {1}).bfloat16(), w_gate=w, w_up=w)"
+    )
+    source = packages["linear_swiglu"] / "src"
+    done = python("-P", "-c", code.format(rows, columns), cwd=tmp_path, path=str(source))
+    assert done.stderr.splitlines()[-1] == f"ValueError: {said} is 0: there is nothing to compute"
+
+
 def test_only_what_passed_is_exported(tmp_path: Path) -> None:
     candidate, _ = passed("linear_swiglu")
     said = Diagnostic("Incorrect", "act is too far off")
