@@ -66,6 +66,26 @@ def test_what_no_single_fault_explains_is_left_unsaid() -> None:
     assert _suspect("linear_residual", text) == ""
 
 
+@pytest.mark.parametrize("spoilt", ["({}) / 0", "({}) * 1e400", "sqrt(0 - abs({}))"])
+@pytest.mark.parametrize("name", ["linear_residual", "linear_scale_residual"])
+def test_infinities_alone_name_no_fault(name: str, spoilt: str) -> None:
+    text = worked_candidate(name)
+    value = next(line for line in text.splitlines() if "return" in line).partition('"out": ')[2].rstrip("}")
+    assert _suspect(name, text.replace(value, spoilt.format(value), 1)) == ""
+
+
+def test_a_fault_is_named_where_both_have_the_same_infinities() -> None:
+    """The reference with that fault divides by zero in the same places."""
+    spec = task("linear_residual")
+    facts = facts_of(spec, "bfloat16")
+    inputs = exact(make_inputs(spec, facts.signature, meaning_cases(facts, 11)[0]))
+    inputs["x"][0, 0], inputs["x"][0, 1] = -torch.inf, torch.nan
+    negated = {"out": spec.reference(**{**inputs, "x": -inputs["x"]})["out"]}
+    assert "the first addend has the other sign" in suspect(spec, inputs, negated)
+    negated["out"][1, 1] = torch.inf  # there the fault gives a number
+    assert suspect(spec, inputs, negated) == ""
+
+
 def test_a_machine_with_much_else_to_do_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run of the reference waits for its turn on the processor."""
     spec = task("linear_residual")
