@@ -41,8 +41,13 @@ module.launch(source, target)
 assert torch.equal(target, source * 2)
 """
 _HOPPER = """
+import sys
 from coda_synth.coda_api.hopper_support import hopper_fault
-print(hopper_fault())
+try:
+    print(hopper_fault())
+except OSError as error:
+    print(error)
+    sys.exit(3)
 """
 _GPU = """
 import json, torch
@@ -128,6 +133,11 @@ def _compiler() -> Finding:
 def _hopper() -> Finding:
     """Gluon is experimental, and a release of triton may lack what the Hopper kernels need."""
     done = _python(_HOPPER, TRITON_INTERPRET="0")
+    if done.returncode == 3:
+        said = (
+            f"this machine cannot build any: {_last_line(done.stdout)}; TRITON_CACHE_DIR and TMPDIR name other folders"
+        )
+        return Finding("hopper kernels", "missing", said)
     fault = done.stdout.strip() if done.returncode == 0 else _last_line(done.stderr)
     if fault:
         return Finding("hopper kernels", "absent", f"Hopper GPUs get the portable ones; {fault}")

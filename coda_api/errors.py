@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
+
+_OF_THE_TEXT = (errno.EFBIG, errno.ENAMETOOLONG)  # what it makes is too large, or a name in it too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +40,14 @@ class ProgramError(Exception):
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         self.diagnostics = diagnostics
         super().__init__("\n".join(map(str, diagnostics)))
+
+
+def machine_fault(error: BaseException) -> OSError | None:
+    """What the operating system refused, in an error or its causes: a folder not writable, a full disk. No text that
+    is being compiled is to blame for it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno not in _OF_THE_TEXT:
+            return cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None

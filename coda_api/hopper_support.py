@@ -39,7 +39,8 @@ _TILE = Schedule(block_m=64, block_n=64, block_k=32, stages=2, warps=4, mainloop
 def hopper_fault() -> str:
     """Why Hopper kernels cannot be built here, a sentence; "" where they can.
 
-    The first call of a process builds: a second or two, and milliseconds once triton's cache holds the kernel.
+    Raises OSError where this machine can build nothing. The first call of a process builds: a second or two, and
+    milliseconds once triton's cache holds the kernel.
     """
     try:
         build(_probe())

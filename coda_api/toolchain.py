@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import hashlib
 import io
 import linecache
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from coda_synth.coda_api.errors import machine_fault
 from coda_synth.coda_api.generated import Generated, KernelArg, Launch, Resources
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -70,7 +72,8 @@ def target_of(name: str) -> GPUTarget:
 
 
 def build(generated: Generated, target: str = "sm_90") -> tuple[Resources, ...]:
-    """Compiles every launch for `target` without a device; raises BuildError. One result a launch, in order."""
+    """Compiles every launch for `target` without a device; raises BuildError, and OSError where the machine is at
+    fault. One result a launch, in order."""
     try:
         module = load(generated.source)
     except Exception as error:  # no Python, or an import of a name that this release of triton has not
@@ -96,7 +99,7 @@ def _build_launch(module: types.ModuleType, launch: Launch, target: GPUTarget) -
 
 
 def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
-    """The compiled kernel, specialised as a real launch would be."""
+    """The compiled kernel, specialised as a real launch would be. Raises as `build` does."""
     signature = {a.name: a.type for a in launch.args}
     constants: dict[Any, object] = {a.name: a.value for a in launch.args if a.type == "constexpr"}
     attrs = {(i,): _facts(a) for i, a in enumerate(launch.args) if a.type.startswith(("*", "i"))}
@@ -111,6 +114,8 @@ def compile_launch(function: Any, launch: Launch, target: GPUTarget) -> Any:
         try:
             return triton.compile(source, target=target, options=options)
         except Exception as error:  # triton raises a dozen unrelated types; all mean that this text does not compile
+            if fault := machine_fault(error):
+                raise fault from None
             raise BuildError(launch.kernel, _said(error, captured.getvalue())) from error
 
 
@@ -193,10 +198,10 @@ def _registers(compiled: Any, target: GPUTarget) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        out = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    found = dict(re.findall(r"\b(REG|STACK):(\d+)", out))
+        done = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:  # it reads what was compiled just now: its room on the disk, not the text, is what it lacks
+        raise OSError(errno.EIO, f"cuobjdump fails: {_last_lines(done.stderr, 1) or done.returncode}", file.name)
+    found = dict(re.findall(r"\b(REG|STACK):(\d+)", done.stdout))
     return int(found.get("REG", 0)), int(found.get("STACK", 0))
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coda_synth.coda_api.errors import machine_fault
 from coda_synth.evaluator import stopwatch
 
 NONCE_BYTES = 16
@@ -50,6 +51,7 @@ class Raised:
     message: str
     trace: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    machine: bool = False  # the operating system refused something: no fault of what was asked about
 
 
 def encode(message: Message, nonce: bytes) -> list[bytes | bytearray | memoryview]:
@@ -125,7 +127,8 @@ def _answer(handlers: Mapping[str, Handler], request: Message) -> Message:
         detail = dict(error.detail) if isinstance(error, Answerable) else {}
         kind = type(error.__cause__ or error).__name__ if isinstance(error, Answerable) else type(error).__name__
         trace = "".join(traceback.format_exception(error)[-6:])
-        return Message({"raised": {"kind": kind, "message": str(error), "trace": trace, "detail": detail}})
+        raised = {"kind": kind, "message": str(error), "trace": trace, "detail": detail}
+        return Message({"raised": {**raised, "machine": machine_fault(error) is not None}})
 
 
 def _send(fd: int, message: Message, nonce: bytes) -> None:

@@ -80,6 +80,11 @@ class ChildRaised(Exception):
         self.call: str | None = str(raised.detail.get("call") or "") or None
 
 
+def cannot_build(error: ChildRaised) -> str:
+    """What to say where the machine, and not what is built, is at fault."""
+    return f"this machine cannot build kernels: {error.raised.message}; TRITON_CACHE_DIR and TMPDIR name other folders"
+
+
 class Child:
     """One warm process that runs `module`, whose main calls channel.serve. memory: bytes that it and everything that
     it started may hold together. prefix: a command that runs the command that follows it, as a profiler does."""

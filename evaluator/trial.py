@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, ChildTimeout
+from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, ChildTimeout, JudgeError, cannot_build
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.evaluator.facts import Place, TaskFacts
 
@@ -62,7 +62,7 @@ class Trial:
         return self._evaluation(Verdict.PASSED, tuple(self.diagnostics))
 
     def failed(self, error: Exception) -> Evaluation:
-        """The one place where what a stage raised becomes a verdict."""
+        """The one place where what a stage raised becomes a verdict; raises JudgeError where it is the machine's."""
         verdict, diagnostics = _verdict_of(error, self.stage)
         call = error.call if isinstance(error, (ChildRaised, ChildFailure)) else None
         if call and (place := self.call_places.get(call)):
@@ -112,10 +112,13 @@ def _verdict_of(error: Exception, stage: str) -> tuple[Verdict, tuple[Diagnostic
     if isinstance(error, ChildCrashed):
         return Verdict.CRASHED, (Diagnostic("Crashed", f"stage {stage}: {_with_tail(error)}"),)
     if isinstance(error, ChildRaised):
+        if error.raised.machine and stage in _BUILDER:
+            raise JudgeError(cannot_build(error)) from error
         return _RAISED_IN[stage], (Diagnostic(error.raised.kind, error.raised.message or "(no message)"),)
     raise error
 
 
+_BUILDER = ("read", "build")  # what the build child says of the machine is believed; it runs nothing of a candidate
 _RAISED_IN = {
     "read": Verdict.REJECTED,
     "build": Verdict.BUILD_ERROR,

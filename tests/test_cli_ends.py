@@ -191,3 +191,21 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, monkeypatch: pytest.Mo
     kept = {"device": "cpu", "wait": "False", "attempts": "3", "runs": "elsewhere", "seed": "5"}
     found = config.stored(kept, argparse.Namespace(attempts=9))
     assert (found.device, found.wait, found.attempts, found.runs, found.seed) == ("cpu", False, 9, "runs", 5)
+
+
+def test_a_folder_where_nothing_can_be_compiled_is_no_verdict(tmp_path: Path) -> None:
+    """Triton's cache cannot be made below a file, whoever asks for it."""
+    (tmp_path / "taken").write_text("")
+    unusable = {"TRITON_CACHE_DIR": str(tmp_path / "taken" / "cache")}
+    worked = ROOT / "tasks" / "linear_residual.coda"
+    common = ("linear_residual", "--device", "cpu", "--json")
+    done = cli("evaluate", str(worked), "--task", *common, cwd=tmp_path, **unusable)
+    assert done.returncode == 3 and "this machine cannot build kernels: [Errno 20]" in json.loads(done.stdout)["error"]
+    done = cli("synth", *common, "--provider", "planner", "--attempts", "1", cwd=tmp_path, **unusable)
+    assert done.returncode == 3 and "this machine cannot build kernels" in done.stderr
+    assert not any("BUILD_ERROR" in record.read_text() for record in tmp_path.rglob("*.json*"))
+    done = cli("tune", str(worked), "--task", *common, "--fresh", cwd=tmp_path, **unusable)
+    assert done.returncode == 3 and "this machine cannot build kernels" in done.stderr
+    done = cli("doctor", "--json", cwd=tmp_path, **unusable)
+    found = {f["name"]: f for f in json.loads(done.stdout)}["hopper kernels"]
+    assert done.returncode == 3 and found["state"] == "missing" and "this machine cannot build any" in found["text"]
