@@ -54,4 +54,7 @@ class Report:
         line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
         if not line or line != end:
             return None
-        return Edit(line, self._column(line, node.col_offset), self._column(line, node.end_col_offset), text)  # type: ignore[attr-defined]
+        first, last = (self._column(line, offset) for offset in (node.col_offset, node.end_col_offset))  # type: ignore[attr-defined]
+        if line <= len(self._lines) and self._lines[line - 1][first - 1 : last - 1] == text:
+            return None  # what is there already repairs nothing
+        return Edit(line, first, last, text)

@@ -194,6 +194,9 @@ def _decorator(node: ast.FunctionDef) -> tuple[str, tuple[ast.keyword, ...]]:
                     (node.decorator_list[0], kind),
                 )
             return kind, tuple(keywords)
+        case ast.Call(func=ast.Name(id=kind)) as call if kind in DECORATORS:
+            takes = "schedule hints by name only, as @kernel(block_m=128)" if kind == "kernel" else "no arguments"
+            raise rules.DecoratorNeeded(call, f"@{shown(call)}: @{kind} takes {takes}", (call, kind))
         case other:
             name = other.func if isinstance(other, ast.Call) else other
             close = nearest(shown(name), DECORATORS)

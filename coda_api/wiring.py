@@ -117,7 +117,11 @@ class Wiring:
     def _arguments(self, call: ast.Call, checked: CheckedUnit) -> Arguments:
         names = list(checked.text.types)
         unit = checked.text.name
-        if len(call.args) > len(names) or any(isinstance(a, ast.Starred) for a in call.args):
+        if starred := next((a for a in call.args if isinstance(a, ast.Starred)), None):
+            raise rules.CallArguments(
+                starred, f"{unit} takes its arguments one by one ({', '.join(names)}), and not {shown(starred)}"
+            )
+        if len(call.args) > len(names):
             raise rules.CallArguments(
                 call,
                 f"{unit} takes {len(names)} arguments ({', '.join(names)}), not {len(call.args)}",

@@ -886,3 +886,21 @@ def test_every_hint_beside_every_other_is_read_or_refused_in_words(first: str) -
                     read(text.format(said))
                 except ProgramError as error:
                     assert {d.rule for d in error.diagnostics} == {"ScheduleHint"}, said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "said"),
+    [
+        ("@kernel\n", "@kernel(128)\n", "DecoratorNeeded", "schedule hints by name only"),
+        ("@finisher", "@finisher(1)", "DecoratorNeeded", "@finisher takes no arguments"),
+        ("out_proj(y, w_o, x, gamma)", "out_proj(*[y, w_o, x, gamma])", "CallArguments", "one by one (y, w, x, gamma)"),
+    ],
+)
+def test_a_repair_is_another_text(old: str, new: str, rule: str, said: str) -> None:
+    text = changed(old, new)
+    found = next(d for d in errors(text) if d.rule == rule)
+    assert said in found.message
+    if found.fix:
+        line = text.split("\n")[found.fix.line - 1]
+        assert line[found.fix.column - 1 : found.fix.end_column - 1] != found.fix.text
+        assert line[: found.fix.column - 1] + found.fix.text + line[found.fix.end_column - 1 :] == old.strip()
