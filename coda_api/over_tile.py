@@ -12,10 +12,10 @@ from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.formulas import unknown
 from coda_synth.coda_api.program import Form, Kind, Type, TypeKind, Value
 from coda_synth.coda_api.report import Report
-from coda_synth.coda_api.rules import Broken, shown
+from coda_synth.coda_api.rules import Broken, nearest, shown
 from coda_synth.coda_api.syntax import Number, UnitText
 from coda_synth.coda_api.tile import Tile, calls_of, find_tile
-from coda_synth.coda_api.words import Place
+from coda_synth.coda_api.words import HABITS, LOOKUP, NAMES, Place
 
 Attrs = dict[str, Any]
 
@@ -28,7 +28,8 @@ class TileBody(Body):
     def __init__(self, unit: UnitText, constants: Mapping[str, Number], report: Report) -> None:
         super().__init__(unit, constants, report)
         self._gemms = calls_of(unit.node, "gemm")
-        self.tile: Tile | None = self.guard(lambda: find_tile(unit, self._gemms), None)
+        hidden = not self._gemms and any(map(_perhaps_gemm, ast.walk(unit.node)))  # that error is told where it stands
+        self.tile: Tile | None = None if hidden else self.guard(lambda: find_tile(unit, self._gemms), None)
 
     def axis(self, dim: Dim) -> int | None:
         """0 where a dim lies over the tile's rows, 1 over its columns, None over neither."""
@@ -142,3 +143,17 @@ def one_dim(node: ast.expr, values: Sequence[Value], axis: int) -> Dim | None:
             node, f"{shown(node)} combines values with the {what} {names}; dims combine by name, never by size"
         )
     return next(iter(found), None)
+
+
+def _perhaps_gemm(node: ast.AST) -> bool:
+    """Whether this is no expression of the language, and its author may have meant the gemm: the tile is then not
+    known, and every value that does not lie over a tile without it would be told as a mistake of its own."""
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return HABITS.get(name, name) == "gemm"
+        case ast.Call(func=ast.Name(id=name)) if name not in NAMES:
+            meant = HABITS.get(name) or nearest(name, [n for p, n in LOOKUP if p is Place.KERNEL])
+            return meant == "gemm" or (meant is None and len(node.args) > 1)
+    return False

@@ -904,3 +904,11 @@ def test_a_repair_is_another_text(old: str, new: str, rule: str, said: str) -> N
         line = text.split("\n")[found.fix.line - 1]
         assert line[found.fix.column - 1 : found.fix.end_column - 1] != found.fix.text
         assert line[: found.fix.column - 1] + found.fix.text + line[found.fix.end_column - 1 :] == old.strip()
+
+
+@pytest.mark.parametrize("product", ["gem(y, w)", "y @ w", "y @ w.T", "torch.matmul(y, w)", "y.mm(w)", "product(y, w)"])
+def test_a_product_in_other_words_is_the_only_error(product: str) -> None:
+    """Without its gemm a kernel's tile is not known: what does not lie over another one is no mistake."""
+    text = changed("h = gemm(y, w) + x", f"g = x * gamma\n    h = {product} + g")
+    (found,) = errors(text)
+    assert found.rule in ("UnknownWord", "ExpressionForm") and product[:3] in found.message
