@@ -67,7 +67,7 @@ def candidate_text(name: str) -> str:
     if len(data) > LARGEST_CANDIDATE:
         raise Failure(f"{name} is larger than {LARGEST_CANDIDATE // 1024} kB: that is no candidate")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Failure(f"{name} is not UTF-8 text") from None
     if not text.strip():

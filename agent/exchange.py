@@ -45,7 +45,7 @@ class Exchange:
                 raise Awaited(request.folder / NAMES[0])
             time.sleep(POLL)
         try:
-            text = found.read_text(encoding="utf-8")
+            text = found.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ProviderError(f"the reply {found} cannot be read: {reason}") from None

@@ -46,8 +46,10 @@ def extract(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that can be stored: line ends are \\n, and half characters, which JSON can carry, become "?"."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode("utf-8")
+    """Text that can be stored: line ends are \\n, half characters, which JSON can carry, become "?", and a byte order
+    mark in front is none of it."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return lines.encode("utf-8", "replace").decode("utf-8")
 
 
 def _bare(text: str) -> str:

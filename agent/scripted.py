@@ -38,7 +38,7 @@ def _replies(path: Path) -> tuple[str, ...]:
         elif path.suffix == ".coda":
             replies = (_reply(path),)
         else:
-            replies = tuple(filter(str.strip, _split(path.read_text(encoding="utf-8"))))
+            replies = tuple(filter(str.strip, _split(path.read_text(encoding="utf-8-sig"))))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadOption(f"the replies in {path} cannot be read: {reason}") from None
@@ -50,7 +50,7 @@ def _replies(path: Path) -> tuple[str, ...]:
 
 
 def _reply(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     return text if path.suffix == ".md" else f"~~~~\n{text.rstrip()}\n~~~~\n"
 
 

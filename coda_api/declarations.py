@@ -102,7 +102,9 @@ def _dim(text: str) -> Dim:
 
 def check_name(name: str, node: ast.AST, what: str) -> None:
     """Raises BadName or ReservedName where `name` cannot name a unit, parameter, output, call or constant."""
-    if not _NAME.match(name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise rules.BadName(node, f"{name!r} is a keyword of Python and cannot name {what}; choose another name")
+    if not _NAME.match(name):
         raise rules.BadName(
             node, f"{name[:60]!r} cannot name {what}; use ASCII letters, digits and underscores, a letter first"
         )

@@ -24,6 +24,9 @@ from coda_synth.coda_api.rules import Broken, did_you_mean, nearest, shown
 from coda_synth.coda_api.syntax import Number, UnitText, number
 from coda_synth.coda_api.words import NAMES
 
+_NO_ARGUMENT = 'cannot be an argument; pass an input, an output of an earlier call (a.h), a number or size("D")'
+_NO_OUTPUT = "cannot be returned; a program returns outputs of its calls as they are (a.h), so compute it in a unit"
+
 
 @dataclass(slots=True)
 class Wiring:
@@ -157,14 +160,15 @@ class Wiring:
             found[name] = known[0]
         return repairs.with_arguments(call, found)
 
-    def _actual(self, node: ast.expr) -> Actual:
+    def _actual(self, node: ast.expr, otherwise: str = _NO_ARGUMENT) -> Actual:
+        """An argument, or an output. otherwise: what to say of an expression that can be none."""
         try:
-            return self._read_actual(node)
+            return self._read_actual(node, otherwise)
         except Broken as broken:
             self.report.add(broken)
             return Actual(Ref())
 
-    def _read_actual(self, node: ast.expr) -> Actual:
+    def _read_actual(self, node: ast.expr, otherwise: str) -> Actual:
         match node:
             case ast.Name(id=name) if name in self.text.types:
                 return Actual(Ref(input=name), self.text.types[name])
@@ -187,11 +191,7 @@ class Wiring:
                 raise rules.UnknownName(
                     node, f"{name!r} is neither an input nor an earlier call{did_you_mean(name, known)}"
                 )
-        raise rules.ProgramStatement(
-            node,
-            f"{shown(node)} cannot be an argument; pass an input, an output of an earlier call "
-            '(a.h), a number or size("D")',
-        )
+        raise rules.ProgramStatement(node, f"{shown(node)} {otherwise}")
 
     def _whole_call(self, node: ast.Name, name: str) -> Broken:
         outputs = self.results[name]
@@ -267,7 +267,7 @@ class Wiring:
         for name, key, item in return_items(node):
             if name in self.outputs:
                 raise rules.DuplicateName(key, f"{name!r} is returned twice")
-            actual = self._actual(item)
+            actual = self._actual(item, _NO_OUTPUT)
             self.outputs[name] = actual.ref
             if self._check_output(item, actual) and self.signature:
                 self._check_declared(item, name, actual)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from coda_synth.agent import config
+from coda_synth.agent.cli_evaluate import candidate_text
+from coda_synth.agent.scripted import _replies
 
 ROOT = Path(__file__).resolve().parent.parent
 # CI: in CI no progress is shown, and here it is what is looked at
@@ -209,3 +211,12 @@ def test_a_folder_where_nothing_can_be_compiled_is_no_verdict(tmp_path: Path) ->
     done = cli("doctor", "--json", cwd=tmp_path, **unusable)
     found = {f["name"]: f for f in json.loads(done.stdout)}["hopper kernels"]
     assert done.returncode == 3 and found["state"] == "missing" and "this machine cannot build any" in found["text"]
+
+
+def test_a_byte_order_mark_is_none_of_the_candidate(tmp_path: Path) -> None:
+    good = (ROOT / "tasks" / "linear_residual.coda").read_bytes()
+    for name, text in (("plain.coda", good), ("marked.coda", b"\xef\xbb\xbf" + good)):
+        (tmp_path / name).write_bytes(text)
+    assert candidate_text(str(tmp_path / "marked.coda")) == candidate_text(str(tmp_path / "plain.coda"))
+    replies = [_replies(tmp_path / name) for name in ("plain.coda", "marked.coda")]
+    assert replies[0] == replies[1]

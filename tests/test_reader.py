@@ -912,3 +912,15 @@ def test_a_product_in_other_words_is_the_only_error(product: str) -> None:
     text = changed("h = gemm(y, w) + x", f"g = x * gamma\n    h = {product} + g")
     (found,) = errors(text)
     assert found.rule in ("UnknownWord", "ExpressionForm") and product[:3] in found.message
+
+
+def test_a_keyword_of_python_is_told_as_one() -> None:
+    (found,) = errors(changed('"hg": h * gamma', '"hg": h * gamma, "class": h'))
+    assert found.message == "'class' is a keyword of Python and cannot name an output; choose another name"
+
+
+def test_what_a_program_returns_is_not_told_as_an_argument() -> None:
+    (found,) = errors(changed('"x": a.h, "act"', '"x": a.h + x, "act"'))
+    assert "a.h + x cannot be returned" in found.message and "argument" not in found.message
+    (found,) = errors(changed("rms(a.ssq, eps)", "rms(a.ssq, eps + 1)"))
+    assert "eps + 1 cannot be an argument" in found.message

@@ -22,6 +22,7 @@ PROGRAM = '"""Why."""\n\n@kernel\ndef k(): ...\n\n@program\ndef t(): ...\n'
         f"First a part:\n```\n@kernel\ndef k(): ...\n```\nand the whole:\n```\n{PROGRAM}```",
         PROGRAM,
         f"\n\n{PROGRAM}\n\n",
+        f"\ufeff{PROGRAM}",
     ],
 )
 def test_one_program_is_found(reply: str) -> None:
