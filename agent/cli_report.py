@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coda_synth.agent.cli_view import sizes_text, table
+from coda_synth.agent.excerpt import WIDEST, excerpt, lines_of
 from coda_synth.coda_api.errors import Diagnostic, Edit
 from coda_synth.coda_api.schedule import as_hints
 from coda_synth.evaluator.evaluation import Evaluation, Modelled, Timing, Verdict
@@ -18,7 +19,7 @@ def report(evaluation: Evaluation, source: str, name: str) -> Iterator[Renderabl
     """The parts of the report, in the order of the stages. name: what the candidate's text is called."""
     yield _headline(evaluation)
     for diagnostic in evaluation.diagnostics:
-        yield _finding(diagnostic, source.splitlines(), name)
+        yield _finding(diagnostic, lines_of(source), name)
     if evaluation.checks:
         yield _checks(evaluation)
     if evaluation.resources:
@@ -67,7 +68,7 @@ def _finding(diagnostic: Diagnostic, lines: list[str], name: str) -> Text:
 def _repair(edit: Edit, lines: list[str]) -> str:
     """At 11:27 write '"act"' in place of '"y"'."""
     line = lines[edit.line - 1] if edit.line <= len(lines) else ""
-    old, place = line[edit.column - 1 : edit.end_column - 1], f"at {edit.line}:{edit.column}"
+    old, place = line[edit.column - 1 : edit.end_column - 1][:WIDEST], f"at {edit.line}:{edit.column}"
     if not edit.text:
         return f"{place} delete {old!r}"
     return f"{place} write {edit.text!r}" + (f" in place of {old!r}" if old else "")
@@ -78,7 +79,7 @@ def _excerpt(diagnostic: Diagnostic, line: str) -> str:
     width = 1
     if diagnostic.fix and diagnostic.fix.line == diagnostic.line and diagnostic.fix.column == diagnostic.column:
         width = max(1, diagnostic.fix.end_column - diagnostic.fix.column)
-    column = max(diagnostic.column, 1)
+    line, column, width = excerpt(line, diagnostic.column, width)
     return f"\n{margin}{line}\n{' ' * 5} | {' ' * (column - 1)}{'^' * width}"
 
 

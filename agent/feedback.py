@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from coda_synth.agent.excerpt import excerpt, lines_of
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule, as_hints, pass_hints
@@ -21,7 +22,7 @@ def feedback(attempt: Attempt) -> str:
     if evaluation is None:
         return f"Step {attempt.step}: {_OUTCOMES[attempt.outcome]}{': ' + attempt.note if attempt.note else ''}."
     source = attempt.candidate.source if attempt.candidate else ""
-    return "\n".join([f"Step {attempt.step}: {_verdict(evaluation)}", *_details(evaluation, source.splitlines())])
+    return "\n".join([f"Step {attempt.step}: {_verdict(evaluation)}", *_details(evaluation, lines_of(source))])
 
 
 _OUTCOMES = {
@@ -77,7 +78,7 @@ def _finding(diagnostic: Diagnostic, lines: list[str]) -> Iterator[str]:
     kind = "" if diagnostic.severity == "error" else f"{diagnostic.severity}: "
     yield f"{kind}{diagnostic}"
     if 1 <= diagnostic.line <= len(lines):
-        yield f"    {lines[diagnostic.line - 1].strip()}"
+        yield f"    {excerpt(lines[diagnostic.line - 1], diagnostic.column)[0].strip()}"
     if diagnostic.fix:
         fix = diagnostic.fix
         what = f"write {fix.text!r}" if fix.text else "delete them"

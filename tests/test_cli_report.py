@@ -8,6 +8,7 @@ import re
 import pytest
 from coda_synth.agent.cli_report import report
 from coda_synth.agent.cli_view import attempts_table, console, table
+from coda_synth.agent.excerpt import WIDEST
 from coda_synth.agent.feedback import feedback
 from coda_synth.agent.outline import line
 from coda_synth.coda_api.errors import Diagnostic, Edit
@@ -63,3 +64,19 @@ def test_no_text_of_a_candidate_moves_the_cursor(capsys: pytest.CaptureFixture[s
 def test_a_map_has_a_legend() -> None:
     mapped = Diagnostic("R", "wrong\nmap of the wrong elements, a cell 1 rows x 1 columns:\n.#")
     assert "# all" in said(mapped, "") and "# all" not in said(Diagnostic("R", "wrong"), "")
+
+
+@pytest.mark.parametrize("before", [0, 1, 50, 119, 120, 400])
+@pytest.mark.parametrize("after", [0, 1, 50, 400])
+def test_a_long_line_is_cut_around_its_place(before: int, after: int) -> None:
+    source = f"one\n\x1b[1m\t\x0c{'b ' * before}wrong{' a' * after}\r\nthree"
+    column = source.split("\n")[1].index("wrong") + 1
+    found = Diagnostic("R", "m", 2, column, fix=Edit(2, column, column + 5, "right"))
+    shown, marks = said(found, source).split("\n")[-3:-1]
+    assert len(shown) <= 8 + WIDEST + 6 and shown.isprintable()
+    assert shown[marks.index("^") : marks.rindex("^") + 1] == "wrong"
+    attempt = Attempt(
+        1, "evaluated", Candidate("t", source), Evaluation("c", "t", Verdict.REJECTED, "read", 1, (found,))
+    )
+    assert all(len(text) <= WIDEST + 10 for text in feedback(attempt).split("\n") if "wrong" in text)
+    assert "\x1b" not in feedback(attempt)
