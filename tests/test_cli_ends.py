@@ -145,7 +145,8 @@ class Nowhere(BaseHTTPRequestHandler):
 
 def test_several_tasks_end_with_a_summary_and_the_worst_of_their_codes(tmp_path: Path) -> None:
     """One that passes, and one where the planner's rules end: which is said of the planner, with who could go on."""
-    done = cli("synth", "linear_residual", "swiglu_backward", "--attempts", "1", "--device", "cpu", cwd=tmp_path)
+    asked = ("synth", "linear_residual", "swiglu_backward", "--attempts", "1", "--device", "cpu")
+    done = cli(*asked, cwd=tmp_path, COLUMNS="120")
     assert done.returncode == 1, done.stderr
     summary = done.stdout.partition("1 of 2 passed")[2]
     assert "linear_residual   passed" in summary and "swiglu_backward   none passed" in summary
