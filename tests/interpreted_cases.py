@@ -22,7 +22,7 @@ toolchain.repair_interpreter()
 SIZES = {"T": 20, "D": 24, "F": 32, "H": 8, "J": 16}
 # One turn, and more than a step takes; fewer places than a program has, and no whole blocks; more tiles than one step.
 TURNS = (
-    {"T": 1040, "F": 20, "H": 20, "J": 13},
+    pytest.param({"T": 1040, "F": 20, "H": 20, "J": 13}, marks=pytest.mark.slow),
     {"T": 20, "F": 175, "H": 5, "J": 20},
     {"T": 96, "F": 264, "H": 8, "J": 48},
 )

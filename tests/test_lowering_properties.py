@@ -23,8 +23,9 @@ def test_drawn_programs(which: str) -> None:
     interpreted("interpreted_properties.py", which)
 
 
-def test_programs_that_once_went_wrong() -> None:
-    interpreted("interpreted_cases.py", "not slow")
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_programs_that_once_went_wrong(which: str) -> None:
+    interpreted("interpreted_cases.py", which)
 
 
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
