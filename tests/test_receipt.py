@@ -61,11 +61,12 @@ def test_an_exports_receipt_is_one_and_is_regraded(receipt: Receipt, tmp_path: P
 
 def test_what_was_changed_is_found(receipt: Receipt) -> None:
     true = receipt.evaluation
-    better = replace(true.checks[-1], error_ratio=true.checks[-1].error_ratio / 2)
-    assert "of the allowed error" in compare(replace(true, checks=(*true.checks[:-1], better)), true).broken[0]
+    worst = max(true.checks, key=lambda check: check.error_ratio)  # the seed is secret: another one may be exact
+    better = tuple(replace(c, error_ratio=c.error_ratio / 2) if c is worst else c for c in true.checks)
+    assert "of the allowed error" in compare(replace(true, checks=better), true).broken[0]
     other = replace(true, environment={**true.environment, "task_hash": "0"})
     assert "the task's source" in compare(other, true).broken[0]
-    elsewhere = replace(true, environment={**true.environment, "torch": "9"}, checks=(*true.checks[:-1], better))
+    elsewhere = replace(true, environment={**true.environment, "torch": "9"}, checks=better)
     found = compare(elsewhere, true)  # another torch may round otherwise: told, and no breach
     assert found.holds and any("torch: 9" in note for note in found.notes)
     wrong = replace(true, verdict=Verdict.PASSED)
