@@ -136,13 +136,6 @@ def program_cost(
     return ProgramCost(tuple(_launch(c, traffic, device, spills.get(c.name, 0)) for c in calls))
 
 
-def call_s(
-    program: Program, signature: Signature, sizes: Sizes, schedules: Mapping[str, Schedule], device: Device, call: Call
-) -> float:
-    """Seconds of one call. schedules: its own and those of the calls before it."""
-    return _launch(call, _Traffic(program, signature, sizes, schedules), device, 0).seconds
-
-
 def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> LaunchCost:
     moved = traffic.read(call) + traffic.written(call)
     memory = moved / device.copy_bytes_per_s
