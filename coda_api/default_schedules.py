@@ -2,8 +2,8 @@
 
 For large products it follows what was measured on one H200 (docs/hopper.md): two groups of warps that take tiles by
 turns hide an epilogue under the other group's mainloop. One wide tile shared by all warps moves fewer bytes through
-shared memory, and is faster where there is little to hide, or where it is too much for one group alone. For small
-products it follows from counts (docs/small.md).
+shared memory, and is faster where the sum is long, where there is little to hide, or where it is too much for one group
+alone. For small products it follows from counts (docs/small.md).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _LASTING = 2e12  # of one that takes so long that every byte moved through share
 _WELL = 0.9  # of the smaller tile's share of busy processors, which a larger one may lose a tenth of
 _LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of _SUM; too many for one group
 _SUM = 4096  # of so many steps along K; a shorter sum hides less
+_LONG_SUM = 8192  # of steps along K, beside which no epilogue is worth the bytes that hiding it costs
 
 FEW_ROWS = 64  # of which a product reads its weight once, bound by memory
 _FILLED = 0.7  # the share of the processors that must have a tile
@@ -71,8 +72,9 @@ def default_schedules(
         return (last,)
     if work > _HEAVY or rows * cols * inner > _LASTING or any(v.word in CHAINED for v in live.values()):
         return (last,)
-    brief, light = rows * cols * inner < _BRIEF, work * _SUM / inner < _LIGHT
-    if brief and light and _busy(rows, cols, last, processors) > _WELL * _busy(rows, cols, _TURNS[0], processors):
+    light = rows * cols * inner < _BRIEF and work * _SUM / inner < _LIGHT
+    busy = _busy(rows, cols, last, processors) > _WELL * _busy(rows, cols, _TURNS[0], processors)
+    if busy and (light or inner >= _LONG_SUM):
         return (replace(last, group_m=16),)
     return (*_TURNS, last)
 

@@ -50,6 +50,8 @@ def test_instructions_are_estimated_to_a_few_of_what_builds_have(name: str, coun
         ("linear_nt", {"T": 8192, "F": 28672, "D": 4096}, "pingpong"),
         ("linear_residual", {"T": 8192, "D": 4096, "K": 4096}, "auto"),
         ("linear_residual", {"T": 16384, "D": 2048, "K": 2048}, "pingpong"),  # the sum is too short to ignore it
+        ("linear_residual", {"T": 16384, "D": 4096, "K": 14336}, "auto"),  # long enough for any epilogue
+        ("rmsnorm_backward", {"T": 8192, "D": 4096, "E": 28672}, "auto"),
         ("residual_rmsnorm", {"T": 8192, "D": 4096, "K": 4096}, "pingpong"),
         ("swiglu_backward", {"T": 16384, "D": 2048, "F": 8192}, "pingpong"),
         ("geglu_backward", {"T": 8192, "D": 4096, "F": 14336}, "auto"),  # too much for one group

@@ -410,9 +410,9 @@ def statistic(zdz, s_out, M, D, zdz_tiles, BLOCK: tl.constexpr, TILES: tl.conste
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
+def weights_epilogue(z, step, dw_out_ring, row, col, dw_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
+    out_slot = step % 2
     tma.store_wait(1)
     dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
@@ -440,25 +440,21 @@ def weights_loader(
 
 @gluon.jit
 def weights_consumer(
-    WHICH: gl.constexpr, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -469,18 +465,13 @@ def weights_consumer(
             acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), act_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        weights_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, dw_out)
-        weights_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, dw_out)
-        weights_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, dw_out)
-        weights_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, dw_out)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        weights_epilogue(acc_0, slice_step, dw_out_ring, row, col, dw_out)
+        weights_epilogue(acc_128, slice_step + 1, dw_out_ring, row, col + 128, dw_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -491,28 +482,24 @@ def weights(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
-    act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 128], act.layout)
-    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
+    act_stages = gl.allocate_shared_memory(act.dtype, [STAGES, 64, 256], act.layout)
+    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [2, 128, 128], dw_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_consumer, (0, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_consumer, (1, turn, e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (e_stages, act_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (e, act, e_stages, act_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -543,8 +530,8 @@ def launch(e, w_down, z, a_dz, a_act, a_zdz, b_s, c_dw):
         ),
         _launched(statistic, (-(-T // 32),), a_zdz, b_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
-            weights, _programs(e.device, D, 128, F, 128), _described_g(e, [64, 128], "bfloat16"),
-            _described_g(a_act, [64, 128], "bfloat16"), _described_g(c_dw, [128, 32], "bfloat16"), D, F, T, 128, 128,
-            64, 8, 5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(e.device, D, 128, F, 256), _described_g(e, [64, 128], "bfloat16"),
+            _described_g(a_act, [64, 256], "bfloat16"), _described_g(c_dw, [128, 128], "bfloat16"), D, F, T, 128, 256,
+            64, 16, 3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
     ])

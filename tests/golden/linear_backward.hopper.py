@@ -157,9 +157,9 @@ def halves_g(x):
 
 
 @gluon.jit
-def data_epilogue(z, step, dx_out_ring, WHICH: gl.constexpr, row, col, dx_out):
+def data_epilogue(z, step, dx_out_ring, row, col, dx_out):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
+    out_slot = step % 2
     tma.store_wait(1)
     dx_out_ring.index(out_slot).store(z.to(gl.bfloat16))
     fence_async_shared()
@@ -187,25 +187,21 @@ def data_loader(
 
 @gluon.jit
 def data_consumer(
-    WHICH: gl.constexpr, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dy_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -216,18 +212,13 @@ def data_consumer(
             acc = warpgroup_mma(dy_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        data_epilogue(acc_0, slice_step, dx_out_ring, WHICH, row, col, dx_out)
-        data_epilogue(acc_32, slice_step + 1, dx_out_ring, WHICH, row, col + 32, dx_out)
-        data_epilogue(acc_64, slice_step + 2, dx_out_ring, WHICH, row, col + 64, dx_out)
-        data_epilogue(acc_96, slice_step + 3, dx_out_ring, WHICH, row, col + 96, dx_out)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        data_epilogue(acc_0, slice_step, dx_out_ring, row, col, dx_out)
+        data_epilogue(acc_128, slice_step + 1, dx_out_ring, row, col + 128, dx_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -238,41 +229,37 @@ def data(
     RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 128, 64], dy.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
-    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [4, 128, 32], dx_out.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [2, 128, 128], dx_out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (data_consumer, (0, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (data_consumer, (1, turn, dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (data_consumer, (dy_stages, w_stages, full, empty, dx_out_ring, dx_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (data_loader, (dy, w, dy_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_ring, loaded, freed, WHICH: gl.constexpr, row, col, dw):
+def weights_epilogue(z, step, dw_ring, loaded, freed, row, col, dw):
     layout: gl.constexpr = z.type.layout
     if step > 0:
         tma.store_wait(0)
-        mbarrier.arrive(freed.index(WHICH * 2 + (step - 1) % 2), count=1)
-    slot = WHICH * 2 + step % 2
-    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+        mbarrier.arrive(freed.index((step - 1) % 1), count=1)
+    slot = step % 1
+    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
     dw_tile = dw_ring.index(slot).load(layout).to(gl.float32)
     dw_2 = dw_tile + z
     dw_ring.index(slot).store(dw_2.to(gl.float32))
@@ -303,52 +290,39 @@ def weights_loader(
 def weights_fetcher(
     dw, dw_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
 ):
-    turn_step = 0
+    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slice_step = turn_step // 2 * 4
-        slot = turn_step % 2 * 2 + slice_step % 2
-        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
+        slot = slice_step % 1
+        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 65536)
         tma_load(dw, [row, col], loaded.index(slot), dw_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(dw, [row, (col + 32)], loaded.index(slot), dw_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(dw, [row, (col + 64)], loaded.index(slot), dw_ring.index(slot))
-        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 16384)
-        tma_load(dw, [row, (col + 96)], loaded.index(slot), dw_ring.index(slot))
-        turn_step += 1
+        slot = (slice_step + 1) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 65536)
+        tma_load(dw, [row, (col + 128)], loaded.index(slot), dw_ring.index(slot))
+        slice_step += 2
 
 
 @gluon.jit
 def weights_consumer(
-    WHICH: gl.constexpr, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(dy_stages.index(stage).permute((1, 0)), x_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
@@ -359,18 +333,13 @@ def weights_consumer(
             acc = warpgroup_mma(dy_stages.index(stage).permute((1, 0)), x_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        weights_epilogue(acc_0, slice_step, dw_ring, loaded, freed, WHICH, row, col, dw)
-        weights_epilogue(acc_32, slice_step + 1, dw_ring, loaded, freed, WHICH, row, col + 32, dw)
-        weights_epilogue(acc_64, slice_step + 2, dw_ring, loaded, freed, WHICH, row, col + 64, dw)
-        weights_epilogue(acc_96, slice_step + 3, dw_ring, loaded, freed, WHICH, row, col + 96, dw)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        weights_epilogue(acc_0, slice_step, dw_ring, loaded, freed, row, col, dw)
+        weights_epilogue(acc_128, slice_step + 1, dw_ring, loaded, freed, row, col + 128, dw)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -381,34 +350,30 @@ def weights(
     WAITS_LAST: gl.constexpr,
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 64, 128], dy.layout)
-    x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 128], x.layout)
-    dw_ring = gl.allocate_shared_memory(dw.dtype, [4, 128, 32], dw.layout)
+    x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 256], x.layout)
+    dw_ring = gl.allocate_shared_memory(dw.dtype, [1, 128, 128], dw.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(4):
+    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(1):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_consumer, (0, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_consumer, (1, turn, dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (dy, x, dy_stages, x_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (weights_fetcher, (dw, dw_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [4, 1, 1],
-        [240, 24, 24],
+        [1, 1],
+        [24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -467,14 +432,14 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
         return
     _keep(key, [
         _launched(
-            data, _programs(dy.device, T, 128, D, 128), _described_g(dy, [128, 64], "bfloat16"),
-            _described_g(w, [64, 128], "bfloat16"), _described_g(a_dx, [128, 32], "bfloat16"), T, D, F, 128, 128, 64,
-            8, 5, 4, False, True, False, num_warps=4, num_stages=5,
+            data, _programs(dy.device, T, 128, D, 256), _described_g(dy, [128, 64], "bfloat16"),
+            _described_g(w, [64, 256], "bfloat16"), _described_g(a_dx, [128, 128], "bfloat16"), T, D, F, 128, 256, 64,
+            16, 3, 8, False, True, False, num_warps=8, num_stages=3,
         ),
         _launched(
-            weights, _programs(dy.device, F, 128, D, 128), _described_g(dy, [64, 128], "bfloat16"),
-            _described_g(x, [64, 128], "bfloat16"), _described_g(dw, [128, 32], "float32"), F, D, T, 128, 128, 64, 8,
-            5, 4, False, False, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(dy.device, F, 128, D, 256), _described_g(dy, [64, 128], "bfloat16"),
+            _described_g(x, [64, 256], "bfloat16"), _described_g(dw, [128, 128], "float32"), F, D, T, 128, 256, 64, 16,
+            3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-T // 256) * -(-F // 64),), dy, c_db, T, F, F % 8 == 0, 256, 64, 1, num_warps=4, num_stages=2,

@@ -152,10 +152,10 @@ def unpacked_g(x):
 
 
 @gluon.jit
-def project_epilogue(z, step, x_ring, loaded, freed, INDEX: gl.constexpr, WHICH: gl.constexpr, row, col, out_out):
+def project_epilogue(z, step, x_ring, loaded, freed, INDEX: gl.constexpr, row, col, out_out):
     layout: gl.constexpr = z.type.layout
-    slot = WHICH * 4 + INDEX
-    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
+    slot = INDEX
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
     x_tile = unpacked_g(x_ring.index(slot).load(layout))
     out = z + x_tile
     x_ring.index(slot).store(out.to(gl.bfloat16))
@@ -169,7 +169,7 @@ def project_loader(
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    turn_step = 0
+    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -181,73 +181,55 @@ def project_loader(
             tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
             tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
             step += 1
-        slice_step = turn_step // 2 * 4
-        slot = turn_step % 2 * 4 + slice_step % 4
-        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
+        slot = slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
         tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 4 + (slice_step + 1) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(x, [row, (col + 32)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 4 + (slice_step + 2) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
-        slot = turn_step % 2 * 4 + (slice_step + 3) % 4
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(x, [row, (col + 96)], loaded.index(slot), x_ring.index(slot))
-        turn_step += 1
+        slot = (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        slice_step += 2
 
 
 @gluon.jit
 def project_consumer(
-    WHICH: gl.constexpr, turn, y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+    y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0, zero_128 = halves_g(zero)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
         if slice_step > 0:
             tma.store_wait(0)
-            for i in gl.static_range(4):
-                mbarrier.arrive(freed.index(WHICH * 4 + i), count=1)
+            for i in gl.static_range(2):
+                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
             acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        project_epilogue(acc_0, slice_step, x_ring, loaded, freed, 0, WHICH, row, col, out_out)
-        project_epilogue(acc_32, slice_step + 1, x_ring, loaded, freed, 1, WHICH, row, col + 32, out_out)
-        project_epilogue(acc_64, slice_step + 2, x_ring, loaded, freed, 2, WHICH, row, col + 64, out_out)
-        project_epilogue(acc_96, slice_step + 3, x_ring, loaded, freed, 3, WHICH, row, col + 96, out_out)
-        slice_step += 4
+        step += steps
+        acc_0, acc_128 = halves_g(acc)
+        project_epilogue(acc_0, slice_step, x_ring, loaded, freed, 0, row, col, out_out)
+        project_epilogue(acc_128, slice_step + 1, x_ring, loaded, freed, 1, row, col + 128, out_out)
+        slice_step += 2
     tma.store_wait(0)
 
 
@@ -257,29 +239,25 @@ def project(
     GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 128, 64], w.layout)
-    x_ring = gl.allocate_shared_memory(x.dtype, [8, 128, 32], x.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [2, 128, 128], x.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [8, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [8, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(8):
+    loaded = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
     gl.warp_specialize(
         [
-            (project_consumer, (0, turn, y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (project_consumer, (1, turn, y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (project_consumer, (y_stages, w_stages, full, empty, x_ring, loaded, freed, out_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (project_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
-        [4, 1],
-        [240, 24],
+        [1],
+        [24],
     )
 
 
@@ -298,8 +276,8 @@ def launch(y, w, x, a_out):
         return
     _keep(key, [
         _launched(
-            project, _programs(y.device, T, 128, D, 128), _described_g(y, [128, 64], "bfloat16"),
-            _described_g(w, [128, 64], "bfloat16"), _described_g(x, [128, 32], "bfloat16"),
-            _described_g(a_out, [128, 32], "bfloat16"), T, D, K, 128, 128, 64, 8, 5, 4, num_warps=4, num_stages=5,
+            project, _programs(y.device, T, 128, D, 256), _described_g(y, [128, 64], "bfloat16"),
+            _described_g(w, [256, 64], "bfloat16"), _described_g(x, [128, 128], "bfloat16"),
+            _described_g(a_out, [128, 128], "bfloat16"), T, D, K, 128, 256, 64, 16, 3, 8, num_warps=8, num_stages=3,
         ),
     ])

@@ -833,18 +833,42 @@ def gated(
 
 
 @gluon.jit
-def weights_2_epilogue(z, step, dw_out_ring, WHICH: gl.constexpr, row, col, dw_out):
+def norm_2_epilogue(
+    z, step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows, s_rows,
+    dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
+    WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+):
     layout: gl.constexpr = z.type.layout
-    out_slot = WHICH * 2 + step % 2
-    tma.store_wait(1)
-    dw_out_ring.index(out_slot).store(z.to(gl.bfloat16))
+    slot = step % 1
+    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
+    out_slot = step % 1
+    dres_tile = unpacked_g(dres_ring.index(slot).load(layout))
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
     fence_async_shared()
-    tma_store(dw_out, [row, col], dw_out_ring.index(out_slot))
+    mbarrier.arrive(freed.index(slot), count=1)
+    xhat = x_tile * r_rows
+    dx = dres_tile + r_rows * (z * gamma_cols - xhat * s_rows)
+    y = xhat * gamma_cols
+    rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+    dgamma_part = sum_in_warps_g(gl.where(WHOLE_M | (rows[:, None] < M), z * xhat, 0.0), WARPS)
+    dgamma_parts.index(0).store(dgamma_part)
+    tma.store_wait(0)
+    dx_out_ring.index(out_slot).store(dx.to(gl.bfloat16))
+    y_out_ring.index(out_slot).store(y.to(gl.bfloat16))
+    fence_async_shared()
+    tma_store(dx_out, [row, col], dx_out_ring.index(out_slot))
+    tma_store(y_out, [row, col], y_out_ring.index(out_slot))
+    by_column: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
+    columns = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, by_column))
+    gl.store(dgamma_out + row // BLOCK_M * N + columns, gl.sum(dgamma_parts.index(0).load(by_column), 0), mask=WHOLE_N | (columns < N))
 
 
 @gluon.jit
-def weights_2_loader(
-    e, y, e_stages, y_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+def norm_2_loader(
+    dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
@@ -856,86 +880,140 @@ def weights_2_loader(
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-            tma_load(e, [k, row], full.index(stage), e_stages.index(stage))
-            tma_load(y, [k, col], full.index(stage), y_stages.index(stage))
+            tma_load(dz, [row, k], full.index(stage), dz_stages.index(stage))
+            tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
 
 
 @gluon.jit
-def weights_2_consumer(
-    WHICH: gl.constexpr, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr,
+def norm_2_fetcher(
+    dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    GROUP_M: gl.constexpr,
+):
+    slice_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        slot = slice_step % 1
+        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dres, [row, col], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 1) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dres, [row, (col + 64)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 2) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dres, [row, (col + 128)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 3) % 1
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 1) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 32768)
+        tma_load(dres, [row, (col + 192)], loaded.index(slot), dres_ring.index(slot))
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        slice_step += 4
+
+
+@gluon.jit
+def norm_2_consumer(
+    dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts,
+    gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero)
-    zero_0, zero_32 = halves_g(zero_0_to_64)
-    zero_64, zero_96 = halves_g(zero_64_to_128)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = WHICH * steps, 0
+    step, slice_step = 0, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
+        rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        r_rows = gl.load(r + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
+        s_rows = gl.load(s + rows, mask=rows < M, other=0)[:, None].to(gl.float32)
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
-        acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
-            acc = warpgroup_mma(e_stages.index(stage).permute((1, 0)), y_stages.index(stage), acc, is_async=True)
+            acc = warpgroup_mma(dz_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
-        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += 2 * steps
-        acc_0_to_64, acc_64_to_128 = halves_g(acc)
-        acc_0, acc_32 = halves_g(acc_0_to_64)
-        acc_64, acc_96 = halves_g(acc_64_to_128)
-        weights_2_epilogue(acc_0, slice_step, dw_out_ring, WHICH, row, col, dw_out)
-        weights_2_epilogue(acc_32, slice_step + 1, dw_out_ring, WHICH, row, col + 32, dw_out)
-        weights_2_epilogue(acc_64, slice_step + 2, dw_out_ring, WHICH, row, col + 64, dw_out)
-        weights_2_epilogue(acc_96, slice_step + 3, dw_out_ring, WHICH, row, col + 96, dw_out)
+        step += steps
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        norm_2_epilogue(
+                acc_0, slice_step, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col, r_rows,
+                s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+            )
+        norm_2_epilogue(
+                acc_64, slice_step + 1, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row, col + 64,
+                r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+            )
+        norm_2_epilogue(
+                acc_128, slice_step + 2, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
+                col + 128, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+            )
+        norm_2_epilogue(
+                acc_192, slice_step + 3, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, row,
+                col + 192, r_rows, s_rows, dx_out, gamma, y_out, dgamma_out, M, N, BLOCK_M, 64, WARPS, WHOLE_M, WHOLE_N,
+            )
         slice_step += 4
     tma.store_wait(0)
 
 
 @gluon.jit
-def weights_2(
-    e, y, dw_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WAITS_FIRST: gl.constexpr,
-    RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr,
+def norm_2(
+    dz, w, x, gamma, r, s, dres, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
-    e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 64, 128], e.layout)
-    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 64, 128], y.layout)
-    dw_out_ring = gl.allocate_shared_memory(dw_out.dtype, [4, 128, 32], dw_out.layout)
+    dz_stages = gl.allocate_shared_memory(dz.dtype, [STAGES, 128, 64], dz.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
+    dres_ring = gl.allocate_shared_memory(dres.dtype, [1, 128, 64], dres.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [1, 128, 64], x.layout)
+    dx_out_ring = gl.allocate_shared_memory(dx_out.dtype, [1, 128, 64], dx_out.layout)
+    y_out_ring = gl.allocate_shared_memory(y_out.dtype, [1, 128, 64], y_out.layout)
+    dgamma_parts = gl.allocate_shared_memory(gl.float32, [1, 8, 64], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
+    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(1):
+        mbarrier.init(loaded.index(i), count=1)
+        mbarrier.init(freed.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_2_consumer, (0, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_2_consumer, (1, turn, e_stages, y_stages, full, empty, dw_out_ring, dw_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
-            (weights_2_loader, (e, y, e_stages, y_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (norm_2_consumer, (dz_stages, w_stages, full, empty, dres_ring, x_ring, dx_out_ring, y_out_ring, loaded, freed, dgamma_parts, gamma, r, s, dx_out, y_out, dgamma_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (norm_2_loader, (dz, w, dz_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (norm_2_fetcher, (dres, dres_ring, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [4, 1],
-        [240, 24],
+        [1, 1],
+        [24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -1138,24 +1216,24 @@ def launch(
             statistic, (-(-T // 32),), b2_zdz, s1_s, T, D, b2_zdz.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            weights_2, _programs(b1_dx.device, D, 128, F, 128), _described_g(b1_dx, [64, 128], "bfloat16"),
-            _described_g(b2_act, [64, 128], "bfloat16"), _described_g(dw2_dw, [128, 32], "bfloat16"), D, F, T, 128,
-            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(b1_dx.device, D, 128, F, 256), _described_g(b1_dx, [64, 128], "bfloat16"),
+            _described_g(b2_act, [64, 256], "bfloat16"), _described_g(dw2_dw, [128, 128], "bfloat16"), D, F, T, 128,
+            256, 64, 16, 3, 8, False, True, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
-            norm, _programs(b2_dz.device, T, 128, D, 128), _described_g(b2_dz, [128, 64], "bfloat16"),
-            _described_g(w1, [64, 128], "bfloat16"), _described_g(x1, [128, 32], "bfloat16"), gamma1, r1, s1_s,
-            _described_g(b1_dx, [128, 32], "bfloat16"), _described_g(b3_dx, [128, 32], "bfloat16"),
-            _described_g(b3_y, [128, 32], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 128, 64, 8, 5, 4, True, False,
-            False, T % 128 == 0, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
+            norm_2, _programs(b2_dz.device, T, 128, D, 256), _described_g(b2_dz, [128, 64], "bfloat16"),
+            _described_g(w1, [64, 256], "bfloat16"), _described_g(x1, [128, 64], "bfloat16"), gamma1, r1, s1_s,
+            _described_g(b1_dx, [128, 64], "bfloat16"), _described_g(b3_dx, [128, 64], "bfloat16"),
+            _described_g(b3_y, [128, 64], "bfloat16"), b3_dgamma, T, D, 2 * F, 128, 256, 64, 16, 3, 8, True, False,
+            False, T % 128 == 0, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             columns, (-(-D // 32),), b3_dgamma, g1_total, D, b3_dgamma.shape[0], 32, 32, num_warps=4, num_stages=2,
         ),
         _launched(
-            weights_2, _programs(b2_dz.device, 2 * F, 128, D, 128), _described_g(b2_dz, [64, 128], "bfloat16"),
-            _described_g(b3_y, [64, 128], "bfloat16"), _described_g(dw1_dw, [128, 32], "bfloat16"), 2 * F, D, T, 128,
-            128, 64, 8, 5, 4, False, True, True, num_warps=4, num_stages=5, launch_pdl=True,
+            weights, _programs(b2_dz.device, 2 * F, 128, D, 256), _described_g(b2_dz, [64, 128], "bfloat16"),
+            _described_g(b3_y, [64, 256], "bfloat16"), _described_g(dw1_dw, [128, 128], "bfloat16"), 2 * F, D, T, 128,
+            256, 64, 16, 3, 8, False, True, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(
             data, _programs(b3_dx.device, T, 128, A, 256), _described_g(b3_dx, [128, 64], "bfloat16"),

@@ -519,6 +519,168 @@ def gate_up(
 
 
 @gluon.jit
+def residual_2_epilogue(
+    z, ssq_sum, step, x_ring, h_out_ring, loaded, freed, INDEX: gl.constexpr, row, col, x_out, h_out, gamma, N,
+    SLICE: gl.constexpr, WHOLE_N: gl.constexpr,
+):
+    layout: gl.constexpr = z.type.layout
+    slot = INDEX
+    mbarrier.wait(loaded.index(slot), (step // 4) & 1)
+    out_slot = 0 if INDEX < 2 else slot - 2
+    x_or_h_out_ring = h_out_ring if INDEX < 2 else x_ring
+    x_tile = unpacked_g(x_ring.index(slot).load(layout))
+    h = z + x_tile
+    places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
+    cols = col + places
+    gamma_cols = unpacked_g(gl.load(gamma + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
+    h_2 = h * gamma_cols
+    ssq_sum = ssq_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), h * h, 0.0), 1)
+    x_ring.index(slot).store(h.to(gl.bfloat16))
+    tma.store_wait(1 if INDEX == 1 else 2)
+    x_or_h_out_ring.index(out_slot).store(h_2.to(gl.bfloat16))
+    fence_async_shared()
+    tma_store(h_out, [row, col], x_or_h_out_ring.index(out_slot))
+    tma_store(x_out, [row, col], x_ring.index(slot))
+    return ssq_sum
+
+
+@gluon.jit
+def residual_2_loader(
+    y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):
+    step = 0
+    slice_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        for k in range(0, K, BLOCK_K):
+            stage = step % STAGES
+            mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(stage), (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
+            tma_load(y, [row, k], full.index(stage), y_stages.index(stage))
+            tma_load(w, [col, k], full.index(stage), w_stages.index(stage))
+            step += 1
+        slot = slice_step % 4
+        mbarrier.wait(freed.index(slot), ((slice_step // 4) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, col], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 1) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 4) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, (col + 64)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 2) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 4) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, (col + 128)], loaded.index(slot), x_ring.index(slot))
+        slot = (slice_step + 3) % 4
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 4) & 1) ^ 1)
+        mbarrier.expect(loaded.index(slot), 16384)
+        tma_load(x, [row, (col + 192)], loaded.index(slot), x_ring.index(slot))
+        slice_step += 4
+
+
+@gluon.jit
+def residual_2_consumer(
+    y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_N: gl.constexpr,
+):
+    accumulator: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
+    layout: gl.constexpr = zero_0.type.layout
+    steps = gl.cdiv(K, BLOCK_K)
+    step, slice_step = 0, 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        stage = step % STAGES
+        mbarrier.wait(full.index(stage), (step // STAGES) & 1)
+        acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), warpgroup_mma_init(zero), use_acc=False, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        if slice_step > 0:
+            tma.store_wait(0)
+            for i in gl.static_range(4):
+                mbarrier.arrive(freed.index(i), count=1)
+        for k in range(1, steps):
+            stage = (step + k) % STAGES
+            mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
+            acc = warpgroup_mma(y_stages.index(stage), w_stages.index(stage).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
+        step += steps
+        ssq_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        ssq_sum = residual_2_epilogue(
+                acc_0, ssq_sum, slice_step, x_ring, h_out_ring, loaded, freed, 0, row, col, x_out, h_out, gamma, N, 64,
+                WHOLE_N,
+            )
+        ssq_sum = residual_2_epilogue(
+                acc_64, ssq_sum, slice_step + 1, x_ring, h_out_ring, loaded, freed, 1, row, col + 64, x_out, h_out, gamma, N,
+                64, WHOLE_N,
+            )
+        ssq_sum = residual_2_epilogue(
+                acc_128, ssq_sum, slice_step + 2, x_ring, h_out_ring, loaded, freed, 2, row, col + 128, x_out, h_out, gamma, N,
+                64, WHOLE_N,
+            )
+        ssq_sum = residual_2_epilogue(
+                acc_192, ssq_sum, slice_step + 3, x_ring, h_out_ring, loaded, freed, 3, row, col + 192, x_out, h_out, gamma, N,
+                64, WHOLE_N,
+            )
+        slice_step += 4
+        gl.store(ssq_out + tile_n * M + rows, ssq_sum, mask=rows < M)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def residual_2(
+    y, w, x, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    WAITS_FIRST: gl.constexpr, RELEASES: gl.constexpr, WAITS_LAST: gl.constexpr, WHOLE_N: gl.constexpr,
+):
+    y_stages = gl.allocate_shared_memory(y.dtype, [STAGES, 128, 64], y.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 256, 64], w.layout)
+    x_ring = gl.allocate_shared_memory(x.dtype, [4, 128, 64], x.layout)
+    h_out_ring = gl.allocate_shared_memory(h_out.dtype, [1, 128, 64], h_out.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
+        mbarrier.init(loaded.index(i), count=1)
+        mbarrier.init(freed.index(i), count=1)
+    if WAITS_FIRST:
+        gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
+    gl.warp_specialize(
+        [
+            (residual_2_consumer, (y_stages, w_stages, full, empty, x_ring, h_out_ring, loaded, freed, gamma, x_out, h_out, ssq_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_N)),
+            (residual_2_loader, (y, w, y_stages, w_stages, full, empty, x, x_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+        ],
+        [1],
+        [24],
+    )
+    if WAITS_LAST:
+        gdc_wait()
+
+
+@gluon.jit
 def rotary_epilogue(
     z, step, y_out_ring, WHICH: gl.constexpr, row, col, r_rows, pos_rows, y_out, hi, lo, N, WHOLE_N: gl.constexpr,
 ):
@@ -715,10 +877,10 @@ def launch(
             num_stages=5, launch_pdl=True,
         ),
         _launched(
-            residual, _programs(b_act.device, T, 128, D, 128), _described_g(b_act, [128, 64], "bfloat16"),
-            _described_g(w2, [128, 64], "bfloat16"), _described_g(a_x, [128, 32], "bfloat16"), gamma2,
-            _described_g(c_x, [128, 32], "bfloat16"), _described_g(c_h, [128, 32], "bfloat16"), c_ssq, T, D, F, 128,
-            128, 64, 8, 5, 4, True, False, False, D % 128 == 0, num_warps=4, num_stages=5, launch_pdl=True,
+            residual_2, _programs(b_act.device, T, 128, D, 256), _described_g(b_act, [128, 64], "bfloat16"),
+            _described_g(w2, [256, 64], "bfloat16"), _described_g(a_x, [128, 64], "bfloat16"), gamma2,
+            _described_g(c_x, [128, 64], "bfloat16"), _described_g(c_h, [128, 64], "bfloat16"), c_ssq, T, D, F, 128,
+            256, 64, 16, 3, 8, True, False, False, D % 256 == 0, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(rms, (-(-T // 32),), c_ssq, eps, r2_r, T, D, c_ssq.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(
