@@ -4,9 +4,10 @@
     python benchmarks/unit.py --device cpu --tiny
 
 The layers are layer.py's. bound: the bare GEMMs and attention alone, what remains when everything else is free, timed
-in the same race; what is printed is the bound over each time. Before anything is timed, outputs and gradients are
-checked against eager's. On a GPU also the most memory that a forward and backward takes; unit_memory.py says what stays
-between the two.
+in the same race; what is printed is the bound over each time. A layer runs between others of its kind, for as long as a
+model trains: so every lap repeats one until a tenth of a second has passed, for a card at its power limit to settle at
+the clock that it has then. Before anything is timed, outputs and gradients are checked against eager's. On a GPU also
+the most memory that a forward and backward takes; unit_memory.py says what stays between the two.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from benchmarks.peers import found
 from benchmarks.unit_memory import allocated
 
 AGREE = 3e-2  # relative norm of a difference from eager's, both in bf16
+_LAP_MS = 100.0
 Tensor = torch.Tensor
 Runs = dict[str, Callable[[], object]]
 
@@ -84,7 +86,7 @@ def _of(run: Callable[[Layer], object], layer: Layer) -> Callable[[], object]:
 
 
 def bound_runs(shape: Shape, device: str) -> Runs:
-    """The GEMMs of a layer forward, those of its backward, attention forward and backward, each with nothing else."""
+    """The GEMMs and attention of a layer with nothing else: forward, and forward and backward."""
     sizes, operands = shape.sizes, []
 
     def normal(*size: int) -> Tensor:
@@ -99,16 +101,16 @@ def bound_runs(shape: Shape, device: str) -> Runs:
     out = F.scaled_dot_product_attention(q, key, v, is_causal=True, enable_gqa=True)
     gradient = torch.randn_like(out)
 
-    def attended() -> object:
+    def forward() -> object:
         with torch.no_grad():
-            return F.scaled_dot_product_attention(q, key, v, is_causal=True, enable_gqa=True)
+            attended = F.scaled_dot_product_attention(q, key, v, is_causal=True, enable_gqa=True)
+        return attended, [a @ w.t() for a, w, _ in operands]
 
-    return {
-        "gemms": lambda: [a @ w.t() for a, w, _ in operands],
-        "gemms_backward": lambda: [(g @ w, g.t() @ a) for a, w, g in operands],
-        "attention": attended,
-        "attention_backward": lambda: torch.autograd.grad(out, (q, key, v), gradient, retain_graph=True),
-    }
+    def whole() -> object:
+        backward = [(g @ w, g.t() @ a) for a, w, g in operands]
+        return forward(), backward, torch.autograd.grad(out, (q, key, v), gradient, retain_graph=True)
+
+    return {"bound forward": forward, "bound whole": whole}
 
 
 def disagreement(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
@@ -164,33 +166,39 @@ def measured(name: str, shape: Shape, options: argparse.Namespace, clock: Clock)
     ours = Ours(weights, shape, options.device, options.tiny)
     differs = disagreement(own_results(ours, given), results(eager_layer(shape, options.device), given, weights))
     layers = contestants(shape, given, weights, options)
-    alone, forward, whole = (
-        bound_runs(shape, options.device),
-        *(made(layers, ours, given, weights) for made in (forward_runs, whole_runs)),
-    )
-    both = {**{f"{n} forward": r for n, r in forward.items()}, **{f"{n} whole": r for n, r in whole.items()}, **alone}
-    rounds = times({n: [Lap(run)] for n, run in both.items()}, options.seconds, clock)
-    del alone, both
+    forward, whole = (made(layers, ours, given, weights) for made in (forward_runs, whole_runs))
+    runs = {**{f"{n} forward": r for n, r in forward.items()}, **{f"{n} whole": r for n, r in whole.items()}}
+    rounds = sustained({**runs, **bound_runs(shape, options.device)}, options.seconds, clock)
+    del runs
     peaks = {n: allocated(run)[1] / shape.tokens for n, run in whole.items()} if options.device == "cuda" else {}
     return {"layer": name, "shape": vars(shape), "differs": differs, "rounds": rounds, "peak_bytes_a_token": peaks}
 
 
-def bounds(rounds: Mapping[str, list[float]]) -> tuple[list[float], list[float]]:
-    """Of a forward and of forward and backward, in each round."""
-    ahead = [a + b for a, b in zip(rounds["gemms"], rounds["attention"], strict=True)]
-    back = zip(ahead, rounds["gemms_backward"], rounds["attention_backward"], strict=True)
-    return ahead, [sum(parts) for parts in back]
+def sustained(runs: Runs, seconds: float, clock: Clock) -> dict[str, list[float]]:
+    """Milliseconds of a run by contestant in every round, from laps of many runs."""
+    once = {name: clock.laps([Lap(run)] * 2)[1] for name, run in runs.items()}
+    counts = {name: max(1, round(_LAP_MS / ms)) if seconds else 1 for name, ms in once.items()}
+    laps = {name: [Lap(_repeated(run, counts[name]))] for name, run in runs.items()}
+    return {name: [ms / counts[name] for ms in found] for name, found in times(laps, seconds, clock).items()}
+
+
+def _repeated(run: Callable[[], object], count: int) -> Callable[[], object]:
+    def repeated() -> None:
+        for _ in range(count):
+            run()
+
+    return repeated
 
 
 def lines(row: Mapping[str, Any]) -> list[str]:
     """The table of one shape: bound over each time, with its interval."""
     rounds = row["rounds"]
-    ahead, whole = bounds(rounds)
+    ahead, whole = rounds["bound forward"], rounds["bound whole"]
     said = [
         f"{row['layer']}: bound forward {gap.figure(ahead).value:.3f} ms, whole {gap.figure(whole).value:.3f} ms; "
         f"ours differs from eager by {row['differs']:.1e}"
     ]
-    for name in [n.removesuffix(" whole") for n in rounds if n.endswith(" whole")]:
+    for name in [n.removesuffix(" whole") for n in rounds if n.endswith(" whole") and n != "bound whole"]:
         texts = []
         for kind, least in (("forward", ahead), ("whole", whole)):
             found_, ms = gap.ratio(least, rounds[f"{name} {kind}"]), gap.figure(rounds[f"{name} {kind}"]).value

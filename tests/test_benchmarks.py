@@ -303,7 +303,7 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
     code, said = told["unit.py"]
     assert code == 0 and "ours differs from eager by" in said
     row = json.loads((folder / "u.json").read_text())["rows"][0]
-    assert row["differs"] < 2e-2 and {"ours whole", "eager forward", "gemms", "attention"} <= row["rounds"].keys()
+    assert row["differs"] < 2e-2 and {"ours whole", "eager forward", "bound forward", "bound whole"} <= row["rounds"].keys()
 
 
 def test_repeats_small(told: dict[str, list[str]]) -> None:
