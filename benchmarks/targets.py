@@ -181,7 +181,7 @@ def measured(row: Row, options: argparse.Namespace, clock: Clock) -> dict[str, A
     sizes, device = (_tiny(row) if options.tiny else row.sizes), options.device
     program, needs, local = part(row, sizes)
     if row.call:
-        inputs: Inputs = {i.name: _random(i, local, device) for i in needs.inputs}
+        inputs: Inputs = {i.name: drawn(i, local, device) for i in needs.inputs}
     else:
         inputs = make_inputs(task(row.task), needs, Case("device", sizes, 1, "normal", "auto"), device)
     schedules = {c.name: TINY for c in program.live_calls() if isinstance(c.unit, Kernel)} if options.tiny else {}
@@ -202,7 +202,7 @@ def measured(row: Row, options: argparse.Namespace, clock: Clock) -> dict[str, A
     return {**head, **said, "vs_bare": [ratio.value, ratio.low, ratio.high], "target": row.target, "rounds": found}
 
 
-def _random(spec: InputSpec, sizes: Sizes, device: str) -> torch.Tensor | float:
+def drawn(spec: InputSpec, sizes: Sizes, device: str) -> torch.Tensor | float:
     """Of the size of one; positions and targets are small whole numbers."""
     shape = tuple(d.size(sizes) for d in spec.type.dims)
     if not shape:

@@ -22,7 +22,7 @@ from coda_synth.coda_api.words import WORDS
 from coda_synth.evaluator.race import Lap
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import epilogue, gap, h200, rounds, table, targets
+from benchmarks import epilogue, gap, h200, mainloops, rounds, table, targets
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -209,6 +209,7 @@ def told(folder: Path) -> dict[str, list[str]]:
         ["shapes.py", "linear_bias_gelu", "--device", "cpu", "--json", judged],
         ["table.py", timed, "--judged", judged],
         ["few_rows.py", *cpu, "--json", str(folder / "f.json")],
+        ["mainloops.py", "linear_residual", *cpu, "--json", str(folder / "m.json")],
     ]
     return {name: found[:2] for (name, *_), found in zip(lines, _run(lines), strict=True)}
 
@@ -225,6 +226,7 @@ MEANT_OTHERWISE = [
     ["h200.py", "--shape", "no_such_shape"],
     ["h200.py", "--json", "no_such_folder/rows.json"],
     ["judge.py", "0"],
+    ["mainloops.py", "linear_residual.no_such_call"],
     ["model.py", "no_such_file"],
     ["model.py", "pyproject.toml"],
     ["rounds.py", "no_such_folder"],
@@ -303,7 +305,25 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
     code, said = told["unit.py"]
     assert code == 0 and "ours differs from eager by" in said
     row = json.loads((folder / "u.json").read_text())["rows"][0]
-    assert row["differs"] < 2e-2 and {"ours whole", "eager forward", "bound forward", "bound whole"} <= row["rounds"].keys()
+    assert (
+        row["differs"] < 2e-2
+        and {"ours whole", "eager forward", "bound forward", "bound whole"} <= row["rounds"].keys()
+    )
+
+
+def test_mainloops_small(told: dict[str, list[str]], folder: Path) -> None:
+    code, said = told["mainloops.py"]
+    (row,) = json.loads((folder / "m.json").read_text())["rows"]
+    assert code == 0 and "linear_residual.a" in said and {"bare, long", "default, short"} <= row["rounds"].keys()
+
+
+def test_mainloops_names_the_default_beside_the_schedule_that_it_equals() -> None:
+    """A sum of 8,192 steps and more shares a tile; one that is in turns has them all, and its own beside."""
+    ((_, program, needs),) = mainloops.products("linear_residual", "")
+    long, short = (mainloops.texts(program, needs, {"M": 8192, "N": 4096, "K": k}, False) for k in (14336, 2048))
+    assert [n for n in long if "default" in n] == ["default: shared, 16 rows a group"]
+    assert [n for n in short if "default" in n] == ["default: in turns"]
+    assert len(long) == len(short) == len(mainloops.SCHEDULES)
 
 
 def test_repeats_small(told: dict[str, list[str]]) -> None:
