@@ -12,7 +12,7 @@ from typing import Any
 
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.channel import Message
-from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError, cannot_build
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError, cannot
 from coda_synth.evaluator.compilers import cores
 from coda_synth.evaluator.facts import Case, TaskFacts
 from coda_synth.evaluator.gpu import gpu_lock
@@ -83,7 +83,7 @@ class Workbench:
                 return found
             except (ChildFailure, ChildRaised) as error:
                 if isinstance(error, ChildRaised) and error.raised.machine:
-                    raise JudgeError(cannot_build(error)) from error
+                    raise JudgeError(cannot("build", error)) from error
                 return Built(0.0, problem=f"the build ended: {error}")
             finally:
                 idle.put(child)

@@ -80,9 +80,9 @@ class ChildRaised(Exception):
         self.call: str | None = str(raised.detail.get("call") or "") or None
 
 
-def cannot_build(error: ChildRaised) -> str:
-    """What to say where the machine, and not what is built, is at fault."""
-    return f"this machine cannot build kernels: {error.raised.message}; TRITON_CACHE_DIR and TMPDIR name other folders"
+def cannot(what: str, error: ChildRaised) -> str:
+    """What to say where the machine, and not what is built or run, is at fault."""
+    return f"this machine cannot {what} kernels: {error.raised.message}; TRITON_CACHE_DIR and TMPDIR name other folders"
 
 
 class Child:

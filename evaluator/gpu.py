@@ -22,6 +22,13 @@ def driver_state(field: str) -> str:
         return ""
 
 
+def memory_in_use() -> tuple[int, int] | None:
+    """(what all processes hold of the first visible GPU's memory, all of it) in MiB; None where the driver's tool does
+    not say."""
+    found = re.findall(r"\d+", driver_state("memory.used,memory.total"))
+    return (int(found[0]), int(found[1])) if len(found) == 2 else None
+
+
 @contextmanager
 def gpu_lock(gpu: str) -> Iterator[None]:
     """Holds the machine-wide lock of one GPU, waiting for it; the system frees it when the holder dies."""

@@ -25,6 +25,7 @@ from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeEr
 from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
+from coda_synth.evaluator.gpu import memory_in_use
 from coda_synth.evaluator.on_device import OnDevice
 from coda_synth.evaluator.references import References
 from coda_synth.evaluator.serial import from_data, to_data
@@ -38,6 +39,7 @@ from coda_synth import __version__
 __all__ = ["SEEDS", "Judge", "JudgeError", "Limits"]
 
 SEEDS = 1 << 62  # of which each case of an evaluation takes one a little further on
+_OTHERS_MIB = 2048  # that a desktop, or a driver, may hold of a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +178,23 @@ class Judge:
                     on_it.finish(measure)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             trial.stages = self._stages()
+            if isinstance(error, ChildRaised) and error.raised.kind == "OutOfMemoryError":
+                self._leave_the_gpu()
             return trial.failed(error)
         trial.stages = self._stages()
         return trial.passed()
+
+    def _leave_the_gpu(self) -> None:
+        """Gives all of the GPU's memory back; raises JudgeError where it is still held, by others: a candidate that ran
+        out of it then is not to blame. The children start again when they are asked."""
+        for child in (self.gpu, *self.references):
+            child.close()
+        held, whole = memory_in_use() or (0, 0)
+        if held > max(_OTHERS_MIB, whole // 20):
+            raise JudgeError(
+                f"the GPU ran out of memory, of which other processes hold {held:,} of {whole:,} MiB; wait until they"
+                " have ended, or name another GPU by CUDA_VISIBLE_DEVICES"
+            )
 
     def _stages(self) -> dict[str, float]:
         """Seconds of work by child and step since the last call."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, ChildTimeout, JudgeError, cannot_build
+from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, ChildTimeout, JudgeError, cannot
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.evaluator.facts import Place, TaskFacts
 
@@ -112,13 +112,13 @@ def _verdict_of(error: Exception, stage: str) -> tuple[Verdict, tuple[Diagnostic
     if isinstance(error, ChildCrashed):
         return Verdict.CRASHED, (Diagnostic("Crashed", f"stage {stage}: {_with_tail(error)}"),)
     if isinstance(error, ChildRaised):
-        if error.raised.machine and stage in _BUILDER:
-            raise JudgeError(cannot_build(error)) from error
+        if error.raised.machine:  # worst, a candidate goes without a verdict
+            raise JudgeError(cannot("build" if stage in _BUILDER else "run", error)) from error
         return _RAISED_IN[stage], (Diagnostic(error.raised.kind, error.raised.message or "(no message)"),)
     raise error
 
 
-_BUILDER = ("read", "build")  # what the build child says of the machine is believed; it runs nothing of a candidate
+_BUILDER = ("read", "build")
 _RAISED_IN = {
     "read": Verdict.REJECTED,
     "build": Verdict.BUILD_ERROR,

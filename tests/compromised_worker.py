@@ -166,6 +166,11 @@ def launch(**t):
     "sys.exit": "import sys\ndef launch(**t): sys.exit(0)",
     "sys.exit when loaded": "import sys\nsys.exit(0)",
     "raises": "def launch(**t): raise ValueError('on purpose')",
+    "finds the disk full": "def launch(**t): raise OSError(28, 'No space left on device')",
+    "runs out of the GPU's memory": """
+import torch
+def launch(**t): raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+""",
     "prints PASS": "def launch(**t):\n    print('PASSED\\n' * 50_000)\n    t['a_out'].zero_()",
     "floods stdout": """
 honest = launch

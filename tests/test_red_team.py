@@ -33,7 +33,7 @@ from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outp
 from coda_synth.evaluator.evaluation import Baseline, Candidate, Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.evaluator.facts import Case
 from coda_synth.evaluator.gpu import gpu_lock
-from coda_synth.evaluator.judge import Judge, Limits
+from coda_synth.evaluator.judge import Judge, JudgeError, Limits
 from coda_synth.evaluator.measured import Measured, Parts, Sample
 from coda_synth.evaluator.on_device import _cut_cases, sample, unlike
 from coda_synth.evaluator.race import Lap, WallClock, race
@@ -296,6 +296,30 @@ def test_141_a_wrong_candidate_that_hangs_next_is_not_waited_for(judge: Judge, m
     assert time.monotonic() - start < 20
 
 
+def test_142_what_the_machine_refuses_a_running_candidate_is_no_verdict(judge: Judge) -> None:
+    with pytest.raises(JudgeError, match="this machine cannot run kernels: .*No space left on device"):
+        attacked(judge, "finds the disk full")
+    assert attacked(judge, "none").verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize(("held", "blamed"), [(131_072, False), (523, True)])
+def test_143_memory_of_a_gpu_that_others_hold_is_not_asked_of_a_candidate(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: int, blamed: bool
+) -> None:
+    """The driver's tool is asked when the judge's own processes have given theirs back."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho {held} MiB, 143771 MiB\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    if blamed:
+        assert attacked(judge, "runs out of the GPU's memory").verdict is Verdict.RUNTIME_ERROR
+    else:
+        with pytest.raises(JudgeError, match="other processes hold 131,072 of 143,771 MiB"):
+            attacked(judge, "runs out of the GPU's memory")
+    assert not any(child.pid for child in judge.references)
+    assert attacked(judge, "none").verdict is Verdict.PASSED
+
+
 def _processes(word: str) -> set[int]:
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -309,7 +333,7 @@ def _processes(word: str) -> set[int]:
 
 def test_every_attack_on_the_lowering_is_tried() -> None:
     elsewhere = {"floods stdout", "a grandchild in a session of its own", *LOCATED}
-    elsewhere |= {"is wrong, then hangs"}
+    elsewhere |= {"is wrong, then hangs", "finds the disk full", "runs out of the GPU's memory"}
     elsewhere |= {"spoils its process for good, as an illegal address does"}  # tests/test_on_device.py
     assert {attack for _, attack in CAUGHT} | elsewhere == set(ATTACKS)
 
