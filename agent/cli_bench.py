@@ -6,6 +6,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,13 @@ def bench(args: argparse.Namespace) -> Exit:
     cells, settings = _cells(args), config.of(args)
     known_target(settings.target)
     of_cell = {name: replace(_with_author(settings, c.author), strategy=c.strategy) for name, c in cells.items()}
-    before = {cell: record for cell, record in _recorded(args).items() if cell in cells}
-    left = [name for name in cells if name not in before or not _ended(before[name])]
-    ends, interrupted = _worked_on(args, {name: cells[name] for name in left}, of_cell, before)
+    with ExitStack() as stack:
+        others = _claimed(args, stack)
+        before = {cell: record for cell, record in _recorded(args).items() if cell in cells}
+        left = [name for name in cells if name not in before or not _ended(before[name])]
+        if left and others:
+            raise others
+        ends, interrupted = _worked_on(args, {name: cells[name] for name in left}, of_cell, before)
     runs = {name: record.run.id for name, record in before.items()}
     runs |= {name: Path(end["folder"]).name for name, end in ends.items() if end["folder"]}
     records = {name: store_of(args).read(runs[name]) for name in cells if name in runs}
@@ -49,6 +54,18 @@ def bench(args: argparse.Namespace) -> Exit:
     else:
         _print(args, found, len(done), unfinished)
     return _exit(ends, interrupted)
+
+
+def _claimed(args: argparse.Namespace, stack: ExitStack) -> Exception | None:
+    """Why no cell can be begun now: another process is at this benchmark, and a cell that both begin is paid for twice.
+    What has ended can be shown all the same."""
+    from coda_synth.runs.store import RunHeld
+
+    try:
+        stack.enter_context(store_of(args).claim(f"the benchmark {args.name!r}"))
+    except RunHeld as held:
+        return held
+    return None
 
 
 def _worked_on(

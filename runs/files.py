@@ -130,7 +130,12 @@ def lock(folder: Path) -> IO[str]:
 
     A lock file that was copied with its folder, or left by a crash, holds nothing: only a living process does.
     """
-    file = open(folder / LOCK, "a+", encoding="utf-8")
+    return locked(folder / LOCK)
+
+
+def locked(path: Path) -> IO[str]:
+    """The same for any file, which is made where it is not there."""
+    file = open(path, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

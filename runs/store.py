@@ -6,18 +6,20 @@ An attempt is on the disk (flushed and synced) before `append` returns, so that 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
 import secrets
 import shlex
 import shutil
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth.runs import files
@@ -212,6 +214,17 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
             raise _cannot("write", folder, error) from error
         return RunWriter(folder, run)
+
+    def claim(self, what: str) -> IO[str]:
+        """The right to begin runs for `what`, which one process of this machine has at a time, until the file is
+        closed; raises RunHeld. Nothing is written below the folder."""
+        named = hashlib.sha256(f"{self.root.resolve()} {what}".encode()).hexdigest()[:16]
+        try:
+            return files.locked(Path(tempfile.gettempdir()) / f"coda-synth-{named}.lock")
+        except files.Held as holder:
+            raise RunHeld(f"{what} is being worked on by {holder}; wait for it, or end that process") from None
+        except OSError as error:
+            raise _cannot("write", Path(tempfile.gettempdir()), error) from error
 
     def open(self, run_id: str) -> RunWriter:
         """Goes on with a run: locks it, and takes off a last line that a crash cut short. Raises StoreError."""

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -244,6 +246,21 @@ def test_a_cell_is_told_nothing_of_other_runs(capsys: pytest.CaptureFixture[str]
     assert main(["synth", TASK, "--provider", "exchange", "--no-wait"]) == 4
     told = [path.read_text() for path in sorted(Path().glob("runs/*/steps/001/prompt.md"))]
     assert sorted("stages 4 instead of 3" in text for text in told) == [False, False, True]
+
+
+def test_two_processes_do_not_begin_cells_of_one_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    """What both begin would be paid for twice. Another benchmark, and what has ended, are not held up."""
+    command = ["bench", "--tasks", TASK, "--authors", "exchange", "--no-wait"]
+    claim = "from pathlib import Path; from coda_synth.runs.store import Store; import sys\n"
+    claim += "held = Store(Path('runs')).claim(\"the benchmark 'bench'\"); print(flush=True); sys.stdin.read()"
+    python, environment = [sys.executable, "-c", claim], os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
+        assert other.stdin and other.stdout and other.stdout.readline()
+        assert main([*command, "--name", "another"]) == 4 and len(runs()) == 1
+        assert main([*command, "--name", "bench"]) == 3 and len(runs()) == 1
+        assert f"the benchmark 'bench' is being worked on by process {other.pid} " in capsys.readouterr().err
+        other.stdin.close()
+    assert main([*command, "--name", "bench"]) == 4
 
 
 def test_what_is_named_twice_is_one_cell(capsys: pytest.CaptureFixture[str]) -> None:
