@@ -15,7 +15,7 @@ from pathlib import Path
 from coda_synth.evaluator.evaluation import Modelled, Timing, Verdict
 from coda_synth.runs.ranking import rank_key
 from coda_synth.runs.record import Attempt, Run
-from coda_synth.runs.store import ATTEMPTS, Store, StoreError
+from coda_synth.runs.store import ATTEMPTS, HEAD, Store, StoreError
 from coda_synth.runs.survey import headless
 
 INDEX = Path(".leaderboard") / "index.sqlite"  # in a folder of its own, beside the runs: without a head it is no run
@@ -145,7 +145,7 @@ def _refresh(index: sqlite3.Connection, store: Store, notes: list[str]) -> None:
     for run_id in known.keys() - present:
         _forget(index, run_id)
     for run_id in sorted(present):
-        state = _state(store.root / run_id / ATTEMPTS)
+        state = _state(store.root / run_id)
         if state is not None and known.get(run_id) == state:
             continue
         _forget(index, run_id)
@@ -164,13 +164,13 @@ def _forget(index: sqlite3.Connection, run_id: str) -> None:
     index.execute("delete from runs where id = ?", (run_id,))
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """What changes when the file does; None where there is none, of which the index knows nothing."""
+def _state(folder: Path) -> tuple[int, int] | None:
+    """What changes when one of a run's files does; None where one is not there, of which the index knows nothing."""
     try:
-        status = path.stat()
+        found = [(folder / name).stat() for name in (HEAD, ATTEMPTS)]
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    return sum(status.st_size for status in found), sum(status.st_mtime_ns for status in found)
 
 
 def _entries(run: Run, attempts: tuple[Attempt, ...]) -> Iterator[tuple[object, ...]]:

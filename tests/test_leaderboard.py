@@ -192,10 +192,13 @@ def test_no_record_is_an_empty_board_and_makes_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_damaged_run_is_a_note_and_the_others_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["unseen", "indexed"])
+@pytest.mark.parametrize("file", ["attempts.jsonl", "run.json"])
+def test_a_damaged_run_is_a_note_and_the_others_rank(tmp_path: Path, file: str, known: bool) -> None:
     store = record(tmp_path, "r1", attempt(1, "a", timings=(timing(2.0),)))
     record(tmp_path, "r2", attempt(1, "b", timings=(timing(1.0),)))
-    (tmp_path / "r2" / "attempts.jsonl").write_text("{broken\n")
+    assert not known or len(rows(store)) == 2
+    (tmp_path / "r2" / file).write_text("{broken\n")
     both = board(store)
     assert [r.run for r in both.measured] == ["r1"]
     assert "r2" in both.notes[0] and "is not JSON" in both.notes[0]
