@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 from coda_synth.coda_api.generated import Generated
@@ -18,16 +20,22 @@ from tests.cases import EPILOGUES, FOLDS, PROGRAMS, epilogue_program
 from tests.language import signature_of
 from tests.representative import REPRESENTATIVE
 
-# Bytes of stack a thread, at most, of the few kernels that do not fit the registers, on triton 3.6.0 or on 3.9.0.
+# Bytes of stack a thread, at most, of the few kernels that do not fit the registers. None on 3.6; 3.9.0 takes these.
 SPILLS = {
-    ("qknorm_rope", "hopper"): 32,
-    ("lm_head_cross_entropy_logits", "hopper"): 80,
-    ("lm_head_cross_entropy_backward", "hopper"): 32,
+    ("lm_head_cross_entropy_logits", "hopper"): 48,
+    ("lm_head_cross_entropy_backward", "hopper"): 80,
     ("llama_unit_forward", "hopper"): 32,
     ("lm_head_cross_entropy", "descriptor"): 32,
     ("lm_head_cross_entropy_logits", "descriptor"): 160,
     ("lm_head_softcap_cross_entropy", "descriptor"): 360,
+    ("lm_head_cross_entropy_backward", "descriptor"): 88,
+    ("swiglu_backward", "descriptor"): 80,
+    ("llama_unit_backward", "descriptor"): 80,
 }
+
+
+def spills(name: str, form: str) -> int:
+    return 0 if version("triton").startswith("3.6.") else SPILLS.get((name, form), 0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,7 +55,7 @@ def lowered(name: str, form: str, **more: int) -> Generated:
 def test_default_schedule_uses_wgmma_and_hardly_ever_spills(name: str, form: str) -> None:
     made = lowered(name, form)
     for launch, resources in zip(made.launches, build(made, "sm_90"), strict=True):
-        assert resources.spill_bytes <= SPILLS.get((name, form), 0), resources
+        assert resources.spill_bytes <= spills(name, form), resources
         assert resources.shared_bytes <= 232448
         if launch.call in made.schedules:
             assert resources.tensor_core_instructions > 0, resources
@@ -64,7 +72,7 @@ def test_every_task_builds_everywhere(name: str, form: str) -> None:
         for resources in build(made, target):
             assert resources.registers > 0
             # Pointer mainloops, for ragged shapes alone, hold addresses and masks in registers too, and may spill.
-            assert form == "pointer" or resources.spill_bytes <= SPILLS.get((name, form), 0), resources
+            assert form == "pointer" or resources.spill_bytes <= spills(name, form), resources
 
 
 @pytest.mark.parametrize("name", [*EPILOGUES, *PROGRAMS])
@@ -85,7 +93,10 @@ def test_a_fold_reads_runs_of_its_partials_and_hardly_spills(group: int) -> None
     assert len(folds) == len(spilled) == 2 and max(spilled) <= 16
     for launch in folds:
         compiled = compile_launch(getattr(load(made.source), launch.kernel), launch, target_of("sm_90"))
-        assert "order = [1, 0]" in compiled.asm["ttgir"] and "order = [0, 1]" not in compiled.asm["ttgir"]
+        text = compiled.asm["ttgir"]
+        read_as = set(re.findall(r"tt\.load .*tensor<\d+x\d+x!tt\.ptr<f32>, (#\w+)>", text))
+        orders = dict(re.findall(r"^(#\w+) = #ttg\.blocked<.* order = (\[[^]]*\])", text, re.MULTILINE))
+        assert read_as and {orders[name] for name in read_as} == {"[1, 0]"}
         assert ("ld.global.v4" in compiled.asm["ptx"]) == (group % 16 == 0)
 
 
