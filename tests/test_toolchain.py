@@ -20,22 +20,21 @@ from tests.cases import EPILOGUES, FOLDS, PROGRAMS, epilogue_program
 from tests.language import signature_of
 from tests.representative import REPRESENTATIVE
 
-# Bytes of stack a thread, at most, of the few kernels that do not fit the registers. None on 3.6; 3.9.0 takes these.
+# Bytes of stack a thread of the few kernels that do not fit the registers: on 3.6.0, and on 3.9.0.
 SPILLS = {
-    ("lm_head_cross_entropy_logits", "hopper"): 48,
-    ("lm_head_cross_entropy_backward", "hopper"): 80,
-    ("llama_unit_forward", "hopper"): 32,
-    ("lm_head_cross_entropy", "descriptor"): 32,
-    ("lm_head_cross_entropy_logits", "descriptor"): 160,
-    ("lm_head_softcap_cross_entropy", "descriptor"): 360,
-    ("lm_head_cross_entropy_backward", "descriptor"): 88,
-    ("swiglu_backward", "descriptor"): 80,
-    ("llama_unit_backward", "descriptor"): 80,
+    ("lm_head_cross_entropy_logits", "hopper"): (0, 40),
+    ("lm_head_cross_entropy_backward", "hopper"): (0, 80),
+    ("lm_head_cross_entropy_logits", "descriptor"): (8, 48),
+    ("lm_head_cross_entropy_backward", "descriptor"): (0, 88),
+    ("swiglu_backward", "descriptor"): (32, 80),
+    ("llama_unit_backward", "descriptor"): (32, 80),
 }
 
 
 def spills(name: str, form: str) -> int:
-    return 0 if version("triton").startswith("3.6.") else SPILLS.get((name, form), 0)
+    """At most, on the release that is installed."""
+    old, new = SPILLS.get((name, form), (0, 0))
+    return old if version("triton").startswith("3.6.") else new
 
 
 @pytest.fixture(autouse=True, scope="module")
