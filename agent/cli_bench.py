@@ -36,6 +36,7 @@ def bench(args: argparse.Namespace) -> Exit:
     with ExitStack() as stack:
         others = _claimed(args, stack)
         before = {cell: record for cell, record in _recorded(args).items() if cell in cells}
+        _under_equal_budgets(args, before, settings)
         left = [name for name in cells if name not in before or not _ended(before[name])]
         if left and others:
             raise others
@@ -66,6 +67,16 @@ def _claimed(args: argparse.Namespace, stack: ExitStack) -> Exception | None:
     except RunHeld as held:
         return held
     return None
+
+
+def _under_equal_budgets(args: argparse.Namespace, before: Mapping[str, Record], settings: config.Config) -> None:
+    """Raises Failure where a cell ran, or runs, under others: what it shows must not be counted with the rest."""
+    for cell, record in before.items():
+        if said := config.unlike(record.run.settings, settings):
+            raise Failure(
+                f"the cell {cell!r} of the benchmark {args.name!r} was begun with {', '.join(said)}; ask for the same"
+                " again, or give another --name"
+            )
 
 
 def _worked_on(

@@ -79,6 +79,7 @@ OF_THE_JUDGE = (
     *("device", "target", "seed", "counters"),
     *("build_seconds", "check_seconds", "device_seconds", "measure_seconds"),
 )
+OF_THE_BUDGET = ("attempts", "minutes", "tokens", "usd", "gpu_seconds", "within", "patience", "tune")
 OF_THE_COMMAND = ("runs", "jobs")  # they belong to the machine or the command line, and not to the run
 _INTEGERS = ("max_output_tokens", "tune", "attempts", "tokens", "patience", "jobs", "seed")
 _REALS = (
@@ -114,6 +115,17 @@ def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
     chosen |= {name: _typed(name, value, "the command line") for name, value in given.items()}
     chosen |= {name: getattr(here, name) for name in OF_THE_COMMAND}
     return replace(Config(), **chosen)  # type: ignore[arg-type]
+
+
+def unlike(kept: Mapping[str, str], settings: Config) -> list[str]:
+    """In which of its budgets and its judge's settings a run that was kept differs from what is asked now, in words."""
+    names = (*OF_THE_BUDGET, *OF_THE_JUDGE)
+    asked = {name: str(value) for name in names if (value := getattr(settings, name)) is not None}
+    return [
+        f"{name} = {kept.get(name, 'none')} and not {asked.get(name, 'none')}"
+        for name in names
+        if kept.get(name) != asked.get(name)
+    ]
 
 
 def of(args: argparse.Namespace) -> Config:

@@ -38,9 +38,14 @@ def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
     return float((one - two).norm()) <= _CLOSE * float(two.norm())
 
 
+def _explained(related: torch.Tensor, output: torch.Tensor, exact: torch.Tensor) -> bool:
+    """It is the output, and nearer to it than the exact result is: any factor near 1 gives what is nearly right."""
+    return _same(related, output) and 2 * float((related - output).norm()) <= float((exact - output).norm())
+
+
 def _factor(exact: torch.Tensor, output: torch.Tensor) -> str:
     factor = float((exact * output).sum() / exact.square().sum().clamp_min(1e-300))
-    if not factor or not _same(factor * exact, output):
+    if not factor or not _explained(factor * exact, output, exact):
         return ""
     return (
         "it is the exact result negated" if abs(factor + 1) < _CLOSE else f"it is {factor:.4g} times the exact result"
@@ -50,7 +55,7 @@ def _factor(exact: torch.Tensor, output: torch.Tensor) -> str:
 def _by(exact: torch.Tensor, output: torch.Tensor, dim: int, name: str) -> str:
     """One factor a row, or a column."""
     factors = (exact * output).sum(dim, keepdim=True) / exact.square().sum(dim, keepdim=True).clamp_min(1e-300)
-    if not _same(factors * exact, output):
+    if not _explained(factors * exact, output, exact):
         return ""
     return f"each {name} is the exact one times a factor of its own, {_range(factors)}"
 

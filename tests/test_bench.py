@@ -263,6 +263,15 @@ def test_two_processes_do_not_begin_cells_of_one_benchmark(capsys: pytest.Captur
     assert main([*command, "--name", "bench"]) == 4
 
 
+def test_cells_under_other_budgets_are_not_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "--tasks", TASK, "--authors", "exchange", "--no-wait", "--attempts", "2"]
+    assert main(command) == 4
+    assert main([*command[:-1], "4", "--seed", "9"]) == 2 and len(runs()) == 1
+    said = capsys.readouterr().err
+    assert "was begun with attempts = 2 and not 4, seed = none and not 9; ask for the same again, or give" in said
+    assert main([*command[:-1], "4", "--seed", "9", "--name", "more"]) == 4 and main(command) == 4
+
+
 def test_what_is_named_twice_is_one_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--tasks", TASK, TASK, "--authors", "exchange", "exchange", "--no-wait", "--json"]) == 4
     assert len(json.loads(capsys.readouterr().out)["runs"]) == len(runs()) == 1

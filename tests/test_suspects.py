@@ -42,6 +42,9 @@ NAMED = {
     [
         (-EXACT, "it is the exact result negated"),
         (2.5 * EXACT, "it is 2.5 times the exact result"),
+        (1.004 * EXACT, "it is 1.004 times the exact result"),
+        (EXACT + 0.01, "each row is the exact one plus a number of its own, 0.01 to 0.01"),
+        (EXACT + 0.01 * EXACT.cumsum(0).roll(1, 1), ""),
         (EXACT * torch.arange(1.0, 7.0)[:, None], "each row is the exact one times a factor of its own, 1 to 6"),
         (EXACT * torch.arange(1.0, 9.0), "each column is the exact one times a factor of its own, 1 to 8"),
         (EXACT + torch.arange(6.0)[:, None], "each row is the exact one plus a number of its own, 0 to 5"),
