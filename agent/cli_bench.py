@@ -161,8 +161,8 @@ def _print(args: argparse.Namespace, found: tuple[Line, ...], done: int, unfinis
     screen, runs = console(), config.of(args).runs
     if found:
         screen.print(_table(args, found))
-    shows = f"`coda-synth show RUN{runs_option(args)}` shows"
-    say(screen, f"Record: {done} runs in {runs}, one for each cell, which {shows}")
+    count = "1 run has ended" if done == 1 else f"{done} runs have ended"
+    say(screen, f"Record: {count}, one for each cell, in {runs}; `coda-synth show RUN{runs_option(args)}` shows one")
     if unfinished:
         said = (
             f"{len(unfinished)} of {done + len(unfinished)} cells are not counted; the same command goes on with them:"
@@ -183,7 +183,7 @@ def _table(args: argparse.Namespace, found: tuple[Line, ...]) -> Any:
         "attempts to pass",
         f"within {args.near:.0%} of bound",
     )
-    columns += (f"{args.fast:g} of {args.baseline}", "$ a run", "tokens a run", "spared")
+    columns += (f"{args.fast:g} of {args.baseline}'s speed", "$ a run", "tokens a run", "spared")
     rows = [
         (
             *(x.author, x.strategy, str(x.runs), str(x.pass_at_1), str(x.passed), str(x.to_pass), str(x.near)),

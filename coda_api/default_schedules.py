@@ -36,8 +36,8 @@ _BRIEF = 3e11  # multiplications of a product that ends before a card draws all 
 _LASTING = 2e12  # of one that takes so long that every byte moved through shared memory costs clocks
 _WELL = 0.9  # of the smaller tile's share of busy processors, which a larger one may lose a tenth of
 _LIGHT, _HEAVY = 6.5, 25.0  # instructions an element: hardly worth hiding under a sum of _SUM; too many for one group
-_SUM = 4096  # of so many steps along K; a shorter sum hides less
-_LONG_SUM = 8192  # of steps along K, beside which no epilogue is worth the bytes that hiding it costs
+_SUM = 4096  # the K that is meant; a shorter sum hides less
+_LONG_SUM = 8192  # the least K beside which no epilogue is worth the bytes that hiding it costs
 
 FEW_ROWS = 64  # of which a product reads its weight once, bound by memory
 _FILLED = 0.7  # the share of the processors that must have a tile

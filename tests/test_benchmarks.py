@@ -318,7 +318,7 @@ def test_mainloops_small(told: dict[str, list[str]], folder: Path) -> None:
 
 
 def test_mainloops_names_the_default_beside_the_schedule_that_it_equals() -> None:
-    """A sum of 8,192 steps and more shares a tile; one that is in turns has them all, and its own beside."""
+    """A K of 8,192 and more shares a tile; one that is in turns has them all, and its own beside."""
     ((_, program, needs),) = mainloops.products("linear_residual", "")
     long, short = (mainloops.texts(program, needs, {"M": 8192, "N": 4096, "K": k}, False) for k in (14336, 2048))
     assert [n for n in long if "default" in n] == ["default: shared, 16 rows a group"]
