@@ -139,7 +139,7 @@ def test_four_slow_authors_take_less_than_their_sum_and_each_has_its_lines(capsy
         assert [line.removeprefix(cell) for line in mine] == [
             *(", step 1: REJECTED, -", ", step 2: duplicate, -", ": attempts used")
         ]
-    assert "Record: 4 runs in runs" in out and "not counted" not in out
+    assert "Record: 4 runs have ended" in out and "not counted" not in out
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_broken_cell_leaves_the_others_alone_and_is_tried_again(capsys: pytest
         cell = f"{TASK} openai-compatible/no-credit refine 1"
         assert sum(line.startswith(f"coda-synth: {cell}: ") and "credit" in line for line in err.splitlines()) == 1
         assert f"1 of 2 cells are not counted; the same command goes on with them:\n  {cell}: " in out
-        assert list(runs()) == [f"{TASK} openai-compatible/ok refine 1"] and "Record: 1 runs" in out
+        assert list(runs()) == [f"{TASK} openai-compatible/ok refine 1"] and "Record: 1 run has ended" in out
         before = len(service.requests)
         assert main([*command, "--json"]) == 3  # the only one that was worked on
         unfinished = json.loads(capsys.readouterr().out)["unfinished"]
