@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coda_synth.agent import config
@@ -29,21 +27,15 @@ Cells = Mapping[str, "Cell"]  # by what each is called
 def bench(args: argparse.Namespace) -> Exit:
     """Prints one line for each author and strategy; a cell whose run has ended is not run again, any other is."""
     from coda_synth.agent.bench import lines
+    from coda_synth.runs.survey import survey
 
     cells, settings = _cells(args), config.of(args)
     known_target(settings.target)
     of_cell = {name: replace(_with_author(settings, c.author), strategy=c.strategy) for name, c in cells.items()}
-    with ExitStack() as stack:
-        others = _claimed(args, stack)
-        before = {cell: record for cell, record in _recorded(args).items() if cell in cells}
-        _under_equal_budgets(args, before, settings)
-        left = [name for name in cells if name not in before or not _ended(before[name])]
-        if left and others:
-            raise others
-        ends, interrupted = _worked_on(args, {name: cells[name] for name in left}, of_cell, before)
-    runs = {name: record.run.id for name, record in before.items()}
-    runs |= {name: Path(end["folder"]).name for name, end in ends.items() if end["folder"]}
-    records = {name: store_of(args).read(runs[name]) for name in cells if name in runs}
+    before = {name: r for name, r in _cells_of(args.name, every_run(args)).items() if name in cells}
+    _under_equal_budgets(args, before, settings)
+    ends, interrupted = _worked_on(args, _left(cells, before), of_cell)
+    records = {name: r for name, r in _cells_of(args.name, survey(store_of(args))[0]).items() if name in cells}
     done = {name: record for name, record in records.items() if _ended(record)}
     found = lines([(cells[name], r.attempts) for name, r in done.items()], args.near, args.fast, args.baseline)
     unfinished = {name: _why(ends.get(name)) for name in cells if name not in done}
@@ -57,16 +49,9 @@ def bench(args: argparse.Namespace) -> Exit:
     return _exit(ends, interrupted)
 
 
-def _claimed(args: argparse.Namespace, stack: ExitStack) -> Exception | None:
-    """Why no cell can be begun now: another process is at this benchmark, and a cell that both begin is paid for twice.
-    What has ended can be shown all the same."""
-    from coda_synth.runs.store import RunHeld
-
-    try:
-        stack.enter_context(store_of(args).claim(f"the benchmark {args.name!r}"))
-    except RunHeld as held:
-        return held
-    return None
+def _left(cells: Cells, before: Mapping[str, Record]) -> Cells:
+    """Those whose run has not ended, or not begun."""
+    return {name: cell for name, cell in cells.items() if name not in before or not _ended(before[name])}
 
 
 def _under_equal_budgets(args: argparse.Namespace, before: Mapping[str, Record], settings: config.Config) -> None:
@@ -80,15 +65,28 @@ def _under_equal_budgets(args: argparse.Namespace, before: Mapping[str, Record],
 
 
 def _worked_on(
-    args: argparse.Namespace, left: Cells, of_cell: Mapping[str, config.Config], before: Mapping[str, Record]
+    args: argparse.Namespace, left: Cells, of_cell: Mapping[str, config.Config]
 ) -> tuple[dict[str, End], bool]:
-    """How the runs of these cells ended. What can fail early does so before anything is written."""
+    """How the runs of these cells ended. What can fail early does so before anything is written; no other process is at
+    this benchmark meanwhile, as a cell that both begin would be paid for twice."""
+    from coda_synth.runs.survey import survey
+
     if not left:
         return {}, False
     for chosen in {left[name].author: of_cell[name] for name in left}.values():
         check_authors(provider_of(chosen), chosen)
+    say_dollars(args, [of_cell[name] for name in left])
+    with store_of(args).claimed(f"the benchmark {args.name!r}"):
+        before = _cells_of(args.name, survey(store_of(args))[0])  # with what another process did until now
+        return _run(args, _left(left, before), of_cell, before)
+
+
+def _run(
+    args: argparse.Namespace, left: Cells, of_cell: Mapping[str, config.Config], before: Mapping[str, Record]
+) -> tuple[dict[str, End], bool]:
+    if not left:
+        return {}, False
     store, every = store_of(args), [of_cell[name] for name in left]
-    say_dollars(args, every)
     with Judges() as judges:
         judge = judges.of(every[0])  # that of all cells: they differ in author and strategy alone
 
@@ -128,10 +126,9 @@ def _with_author(settings: config.Config, author: str) -> config.Config:
     return replace(settings, provider=name, model=model or settings.model)
 
 
-def _recorded(args: argparse.Namespace) -> dict[str, Record]:
-    """The runs of this benchmark by their cells; of two the later."""
-    records = [record for record in every_run(args) if record.run.settings.get("bench") == args.name]
-    return {record.run.settings["cell"]: record for record in records}
+def _cells_of(name: str, records: Iterable[Record]) -> dict[str, Record]:
+    """Of two runs of a cell the later."""
+    return {r.run.settings["cell"]: r for r in records if r.run.settings.get("bench") == name}
 
 
 def _ended(record: Record) -> bool:

@@ -75,7 +75,7 @@ def default_schedules(
     light = rows * cols * inner < _BRIEF and work * _SUM / inner < _LIGHT
     busy = _busy(rows, cols, last, processors) > _WELL * _busy(rows, cols, _TURNS[0], processors)
     if busy and (light or inner >= _LONG_SUM):
-        return (replace(last, group_m=16),)
+        return (replace(last, group_m=16, mainloop="hopper"), *_TURNS, last)  # where it has no room, turns may have
     return (*_TURNS, last)
 
 
@@ -94,20 +94,22 @@ def hinted(
     defaults: Iterable[Schedule], hints: Mapping[str, object], shared_bytes: int = H200_SHARED
 ) -> tuple[Schedule, ...]:
     """The defaults with an author's hints in place: a hint changes nothing else. Those are left out that have another
-    mainloop than it names, or a smaller tile. The last one takes any hint: the wide tile, or for turns the deepest
-    pipeline that has room. Raises ScheduleError.
+    mainloop than it names, or a smaller tile; those that have the tile it names come first. The last one takes any
+    hint: the wide tile, or for turns the deepest pipeline that has room. Raises ScheduleError.
     """
+    if hints.get("mainloop") == "auto":
+        hints = {name: value for name, value in hints.items() if name != "mainloop"}
     if hints.get("mainloop") == "pingpong":
         last = _TURNS[-1].with_hints(hints)
         return (last,) if "stages" in hints else tuple(replace(last, stages=n) for n in (5, 4, 3, 2))
     last = wide(shared_bytes).with_hints(hints)
-    found = []
+    found: list[tuple[bool, Schedule]] = []
     for one in defaults:
-        larger = any(name in hints and getattr(last, name) > getattr(one, name) for name in ("block_m", "block_n"))
-        if hints.get("mainloop", one.mainloop) == one.mainloop and not larger:
+        sides = [(getattr(last, name), getattr(one, name)) for name in ("block_m", "block_n") if name in hints]
+        if hints.get("mainloop", one.mainloop) == one.mainloop and all(asked <= own for asked, own in sides):
             with suppress(ScheduleError):
-                found.append(one.with_hints(hints))
-    return (*found, last)
+                found.append((any(asked != own for asked, own in sides), one.with_hints(hints)))
+    return (*(one for _, one in sorted(found, key=lambda pair: pair[0])), last)
 
 
 def _small(rows: int, cols: int, inner: int, form: str, shared_bytes: int, processors: int) -> Iterator[Schedule]:

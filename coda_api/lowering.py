@@ -211,10 +211,11 @@ class _Lowering:
         return next((s for s in tried if self._possible(call, kernel, live, s)), last)
 
     def _possible(self, call: Call, kernel: Kernel, live: Mapping[str, Value], schedule: Schedule) -> bool:
-        sizes, turns = self._local_sizes(call), self.form == "hopper" and schedule.mainloop == "pingpong"
+        sizes = self._local_sizes(call)
+        gluon = self.form == "hopper" and schedule.mainloop in ("pingpong", "hopper")
         given = ("f", self.program.source, kernel, live, sizes, schedule, self._tensors(call, live))
         try:
-            kernel_texts(call.name, *given, hopper=turns, overlap=False, processors=self.processors)
+            kernel_texts(call.name, *given, hopper=gluon, overlap=False, processors=self.processors)
         except LoweringError:
             return False
         return True

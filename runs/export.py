@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from coda_synth.coda_api.lowering import LoweringError
+from coda_synth.coda_api.lowering import LoweringError, lower
 from coda_synth.coda_api.program import Program, Signature
 from coda_synth.coda_api.reader import read
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Verdict
@@ -89,11 +89,16 @@ def _texts(package: str, task: TaskSpec, candidate: Candidate, evaluation: Evalu
 def _kernels(
     program: Program, signature: Signature, task: TaskSpec, candidate: Candidate, evaluation: Evaluation
 ) -> Kernels:
-    """With the schedules that were measured, where there are any, for the headline shape."""
+    """With the schedules that were judged, for the headline shape: those that were measured, or else the candidate's
+    own, unless the defaults beside them are others today."""
     headline = next(iter(task.time_shapes.values()))
     measured = evaluation.timings[0].schedules if evaluation.timings else {}
     try:
-        return every_form(program, signature, headline, measured or candidate.schedules)
+        chosen = measured or candidate.schedules
+        now = lower(program, signature, headline, form="hopper", schedules=chosen).effective
+        if not measured and evaluation.schedules and evaluation.schedules != now:
+            chosen = evaluation.schedules
+        return every_form(program, signature, headline, chosen)
     except LoweringError as error:
         raise ExportError(f"the kernels cannot be generated for {dict(headline)}: {error}") from None
 

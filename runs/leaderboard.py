@@ -19,9 +19,9 @@ from coda_synth.runs.store import ATTEMPTS, HEAD, Store, StoreError
 from coda_synth.runs.survey import headless
 
 INDEX = Path(".leaderboard") / "index.sqlite"  # in a folder of its own, beside the runs: without a head it is no run
-_VERSION = 1  # of the schema; raise it with every change
+_VERSION = 2  # of the schema; raise it with every change
 _SCHEMA = """
-create table runs (id text primary key, size integer, changed integer) strict;
+create table runs (id text primary key, state text) strict;
 create table entries (
   run text, step integer, started text, task text, candidate text, author text, verdict text, kind integer,
   device text, shape text, place integer, time_ms real, spills integer, length integer,
@@ -140,7 +140,7 @@ def _fresh(index: sqlite3.Connection) -> sqlite3.Connection:
 def _refresh(index: sqlite3.Connection, store: Store, notes: list[str]) -> None:
     index.row_factory = sqlite3.Row
     index.execute("begin immediate")
-    known = {r["id"]: (r["size"], r["changed"]) for r in index.execute("select * from runs")}
+    known = {r["id"]: r["state"] for r in index.execute("select * from runs")}
     present = set(store.ids())
     for run_id in known.keys() - present:
         _forget(index, run_id)
@@ -155,7 +155,7 @@ def _refresh(index: sqlite3.Connection, store: Store, notes: list[str]) -> None:
             notes.append(str(error))
             continue
         index.executemany(f"insert into entries values ({','.join('?' * 18)})", _entries(run, attempts))
-        index.execute("insert into runs values (?, ?, ?)", (run_id, *(state or (0, 0))))
+        index.execute("insert into runs values (?, ?)", (run_id, state or ""))
     index.execute("commit")
 
 
@@ -164,13 +164,13 @@ def _forget(index: sqlite3.Connection, run_id: str) -> None:
     index.execute("delete from runs where id = ?", (run_id,))
 
 
-def _state(folder: Path) -> tuple[int, int] | None:
+def _state(folder: Path) -> str | None:
     """What changes when one of a run's files does; None where one is not there, of which the index knows nothing."""
     try:
         found = [(folder / name).stat() for name in (HEAD, ATTEMPTS)]
     except OSError:
         return None
-    return sum(status.st_size for status in found), sum(status.st_mtime_ns for status in found)
+    return " ".join(f"{status.st_size} {status.st_mtime_ns}" for status in found)
 
 
 def _entries(run: Run, attempts: tuple[Attempt, ...]) -> Iterator[tuple[object, ...]]:

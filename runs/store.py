@@ -13,19 +13,20 @@ import re
 import secrets
 import shlex
 import shutil
-import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from coda_synth.evaluator.serial import SerialError, from_data, to_data
 from coda_synth.runs import files
 from coda_synth.runs.record import Attempt, End, Run
 
 HEAD, ATTEMPTS, CANDIDATES, STEPS, END = "run.json", "attempts.jsonl", "candidates", "steps", "end.json"
+CLAIMS = ".claims"  # beside the runs; without a head it is none
 RESERVED = 1 << 20  # bytes of disk kept free for a reply while it is being paid for
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -215,16 +216,23 @@ class Store:
             raise _cannot("write", folder, error) from error
         return RunWriter(folder, run)
 
-    def claim(self, what: str) -> IO[str]:
-        """The right to begin runs for `what`, which one process of this machine has at a time, until the file is
-        closed; raises RunHeld. Nothing is written below the folder."""
-        named = hashlib.sha256(f"{self.root.resolve()} {what}".encode()).hexdigest()[:16]
+    @contextmanager
+    def claimed(self, what: str) -> Iterator[None]:
+        """In here one process at a time begins runs for `what`; where there are no locks, all do. Raises RunHeld."""
+        held, folder = None, self.root / CLAIMS
+        named = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         try:
-            return files.locked(Path(tempfile.gettempdir()) / f"coda-synth-{named}.lock")
+            folder.mkdir(parents=True, exist_ok=True)
+            held = files.locked(folder / f"{named}.lock")
         except files.Held as holder:
             raise RunHeld(f"{what} is being worked on by {holder}; wait for it, or end that process") from None
-        except OSError as error:
-            raise _cannot("write", Path(tempfile.gettempdir()), error) from error
+        except OSError:  # a record that cannot be written says so itself
+            pass
+        try:
+            yield
+        finally:
+            if held:
+                held.close()
 
     def open(self, run_id: str) -> RunWriter:
         """Goes on with a run: locks it, and takes off a last line that a crash cut short. Raises StoreError."""

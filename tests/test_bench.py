@@ -248,19 +248,40 @@ def test_a_cell_is_told_nothing_of_other_runs(capsys: pytest.CaptureFixture[str]
     assert sorted("stages 4 instead of 3" in text for text in told) == [False, False, True]
 
 
+HOLDS_TWO = """
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from coda_synth.runs.store import Store
+with ExitStack() as stack:
+    for name in ("bench", "ended"):
+        stack.enter_context(Store(Path("runs")).claimed(f"the benchmark {name!r}"))
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_two_processes_do_not_begin_cells_of_one_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
-    """What both begin would be paid for twice. Another benchmark, and what has ended, are not held up."""
+    """What both begin would be paid for twice. Another benchmark, another record, and what has ended are not held up;
+    nor does a folder where there can be no lock hold up anything."""
     command = ["bench", "--tasks", TASK, "--authors", "exchange", "--no-wait"]
-    claim = "from pathlib import Path; from coda_synth.runs.store import Store; import sys\n"
-    claim += "held = Store(Path('runs')).claim(\"the benchmark 'bench'\"); print(flush=True); sys.stdin.read()"
-    python, environment = [sys.executable, "-c", claim], os.environ | {"PYTHONPATH": str(ROOT)}
+    with FakeService(replied(BAD)) as service:
+        assert main([*asked(service, "ok", tasks=(TASK,)), "--name", "ended"]) == 0
+    capsys.readouterr()
+    python, environment = [sys.executable, "-c", HOLDS_TWO], os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
         assert other.stdin and other.stdout and other.stdout.readline()
-        assert main([*command, "--name", "another"]) == 4 and len(runs()) == 1
-        assert main([*command, "--name", "bench"]) == 3 and len(runs()) == 1
+        assert main([*command, "--name", "another"]) == 4 and len(runs()) == 2
+        assert main([*command, "--name", "bench"]) == 3 and len(runs()) == 2
         assert f"the benchmark 'bench' is being worked on by process {other.pid} " in capsys.readouterr().err
+        assert main([*command, "--name", "bench", "--runs", "elsewhere"]) == 4
+        with FakeService(replied(BAD)) as service:
+            assert main([*asked(service, "ok", tasks=(TASK,)), "--name", "ended"]) == 0 and not service.requests
         other.stdin.close()
     assert main([*command, "--name", "bench"]) == 4
+    Path("no-locks").mkdir()
+    Path("no-locks/.claims").write_text("a file where the folder should be")
+    assert main([*command, "--name", "bench", "--runs", "no-locks"]) == 4
 
 
 def test_cells_under_other_budgets_are_not_counted_together(capsys: pytest.CaptureFixture[str]) -> None:

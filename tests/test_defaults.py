@@ -12,6 +12,8 @@ from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
+from tests.language import signature_of
+
 
 def chosen(name: str, sizes: Mapping[str, int], call: str = "a") -> Schedule:
     typed = signature(task(name))
@@ -46,12 +48,14 @@ def test_instructions_are_estimated_to_a_few_of_what_builds_have(name: str, coun
 @pytest.mark.parametrize(
     ("name", "sizes", "mainloop"),
     [
-        ("linear_nt", {"T": 8192, "F": 4096, "D": 4096}, "auto"),  # brief, and nothing to hide
+        ("linear_nt", {"T": 8192, "F": 4096, "D": 4096}, "hopper"),  # brief, and nothing to hide
         ("linear_nt", {"T": 8192, "F": 28672, "D": 4096}, "pingpong"),
-        ("linear_residual", {"T": 8192, "D": 4096, "K": 4096}, "auto"),
+        ("linear_residual", {"T": 8192, "D": 4096, "K": 4096}, "hopper"),
         ("linear_residual", {"T": 16384, "D": 2048, "K": 2048}, "pingpong"),  # the sum is too short to ignore it
-        ("linear_residual", {"T": 16384, "D": 4096, "K": 14336}, "auto"),  # long enough for any epilogue
-        ("rmsnorm_backward", {"T": 8192, "D": 4096, "E": 28672}, "auto"),
+        ("linear_residual", {"T": 16384, "D": 4096, "K": 14336}, "hopper"),  # long enough for any epilogue
+        ("rmsnorm_backward", {"T": 8192, "D": 4096, "E": 28672}, "hopper"),
+        ("residual_rmsnorm", {"T": 16384, "D": 4096, "K": 8192}, "hopper"),
+        ("residual_rmsnorm", {"T": 16384, "D": 4096, "K": 8128}, "pingpong"),
         ("residual_rmsnorm", {"T": 8192, "D": 4096, "K": 4096}, "pingpong"),
         ("swiglu_backward", {"T": 16384, "D": 2048, "F": 8192}, "pingpong"),
         ("geglu_backward", {"T": 8192, "D": 4096, "F": 14336}, "auto"),  # too much for one group
@@ -68,6 +72,39 @@ def test_light_and_heavy_epilogues_share_a_tile_and_all_others_take_turns(
     name: str, sizes: Mapping[str, int], mainloop: str
 ) -> None:
     assert chosen(name, sizes).mainloop == mainloop
+
+
+@pytest.mark.parametrize(
+    ("hints", "mainloop"),
+    [("", "hopper"), ("stages=5", "pingpong"), ("block_m=64", "pingpong"), ("block_n=128", "pingpong")]
+    + [("group_m=4", "hopper"), ('mainloop="auto"', "hopper"), ('mainloop="hopper", block_n=128', "hopper")],
+)
+def test_turns_take_hints_for_which_the_shared_tile_has_no_room_or_is_too_wide(hints: str, mainloop: str) -> None:
+    typed = signature(task("linear_residual"))
+    text = worked_candidate("linear_residual").replace("@kernel\n", f"@kernel({hints})\n" if hints else "@kernel\n")
+    made = lower(read(text, typed), typed, {"T": 8192, "D": 4096, "K": 14336}, hopper=True)
+    assert made.effective["a"].mainloop == mainloop and not made.notes
+
+
+def test_outputs_for_which_the_shared_tile_has_no_room_take_turns() -> None:
+    """Two that are twice as wide, of fp32."""
+    program = read(
+        """
+@kernel
+def k(x: Tensor["M", "K"], w: Tensor["N", "K"], t: Tensor["M", "N"], q: Tensor["M", "2*N"]):
+    z = gemm(x, w)
+    return {"a": cast(interleave(z, t) + q, "float32"), "b": cast(interleave(t, z) * q, "float32")}
+
+
+@program
+def wide(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], q: Tensor["T", "2*F"]):
+    c = k(x, w, t, q)
+    return {"a": c.a, "b": c.b}
+"""
+    )
+    typed = signature_of(program, {"a": "float32", "b": "float32"}, dtype="bfloat16")
+    made = lower(program, typed, {"T": 8192, "F": 4096, "D": 8192}, hopper=True)
+    assert made.effective["c"].mainloop == "pingpong"
 
 
 def test_turns_have_five_stages_and_slices_that_fit_beside_them() -> None:

@@ -9,11 +9,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from coda_synth.coda_api.dims import Dim
 from coda_synth.coda_api.errors import Diagnostic
+from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.evaluation import Candidate, Check, Evaluation, Verdict
 from coda_synth.evaluator.serial import from_data
 from coda_synth.runs.export import ExportError, NotPassed, write
@@ -198,6 +200,18 @@ def test_a_task_with_an_in_place_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="linear_backward adds into its input dw in place"):
         write(task("linear_backward"), *passed("linear_backward"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_has_the_schedules_that_were_judged(tmp_path: Path) -> None:
+    """Also where nothing was measured, and a default is another one by now."""
+    candidate, evaluation = passed("linear_residual")
+    judged = Schedule(block_n=128, stages=4, mainloop="pingpong", slice_n=16)
+    write(task("linear_residual"), candidate, replace(evaluation, schedules={"a": judged}), tmp_path / "out")
+    kept = json.loads((tmp_path / "out/src/coda_linear_residual/receipt.json").read_text())["schedules"]
+    assert from_data(dict[str, Schedule], kept) == {"a": judged}
+    write(task("linear_residual"), candidate, evaluation, tmp_path / "default")
+    kept = json.loads((tmp_path / "default/src/coda_linear_residual/receipt.json").read_text())["schedules"]
+    assert from_data(dict[str, Schedule], kept)["a"].mainloop == "hopper"
 
 
 def test_another_candidates_evaluation_is_no_receipt(tmp_path: Path) -> None:
