@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
@@ -40,6 +41,17 @@ def count(text: str) -> int:
     if not (text.isdecimal() and int(text)):
         raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def duration(text: str) -> float:
+    """0 stands for as few runs as can be."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return found
 
 
 def output(text: str) -> Path:

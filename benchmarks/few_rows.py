@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.arguments import count, on_cpu, output
+from benchmarks.arguments import count, duration, on_cpu, output
 
 if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
@@ -167,7 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="products of few rows against cuBLAS")
     parser.add_argument("--rows", type=count, nargs="+", default=ROWS)
     parser.add_argument("--products", type=_product, nargs="+", default=PRODUCTS, metavar="NxK", help="columns and K")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each race")
+    parser.add_argument("--seconds", type=duration, default=2.0, help="of each race")
     parser.add_argument("--repeats", type=count, default=20, help="calls whose bits are compared")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="one small product in three single runs each")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.arguments import check_shape, on_cpu, output, task_name
+from benchmarks.arguments import check_shape, duration, on_cpu, output, task_name
 
 if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
@@ -136,7 +136,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="operators against their peers on one GPU")
     parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--shape", default="llama3-8b")
-    parser.add_argument("--seconds", type=float, help="of racing for each task")
+    parser.add_argument("--seconds", type=duration, help="of racing for each task")
     parser.add_argument("--no-autotune", dest="autotune", action="store_false", help="spare max-autotune's compiling")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.arguments import check_shape, count, on_cpu, output, task_name
+from benchmarks.arguments import check_shape, count, duration, on_cpu, output, task_name
 
 if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
@@ -95,7 +95,8 @@ def measured(
     for name, made in texts(program, needs, sizes, options.tiny).items():
         runs[name] = bind(made, given, options.device).launch
         runs[name]()
-    often = max(1, round(_LONG_MS / clock.laps([Lap(runs["bare"])] * 3)[2])) if options.seconds else 1
+    bare_ms = clock.laps([Lap(runs["bare"])] * 3)[2]
+    often = 1 if options.tiny else max(1, round(_LONG_MS / bare_ms))
     laps = {f"{name}, {kind}": [Lap(_repeated(run, n))] for name, run in runs.items() for kind, n in _kinds(often)}
     rounds = times(laps, options.seconds, clock)
     each = {f"{name}, {kind}": n for name in runs for kind, n in _kinds(often)}
@@ -156,8 +157,8 @@ def main() -> int:
 
 def _kernel(text: str) -> tuple[str, str]:
     """TASK or TASK.CALL"""
-    name, _, call = text.partition(".")
-    if call and call not in (names := [own.name for own, *_ in products(task_name(name), "")]):
+    name, dot, call = text.partition(".")
+    if dot and call not in (names := [own.name for own, *_ in products(task_name(name), "")]):
         raise argparse.ArgumentTypeError(f"{name} has no product {call!r}; it has {', '.join(names)}")
     return task_name(name), call
 
@@ -167,7 +168,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("kernels", nargs="*", type=_kernel, metavar="TASK[.CALL]", help="the units' by default")
     parser.add_argument("--shape", default="llama3-8b")
     parser.add_argument("--tokens", type=count, help="instead of the shape's")
-    parser.add_argument("--seconds", type=float, help="of racing for each product")
+    parser.add_argument("--seconds", type=duration, help="of racing for each product")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")
     parser.add_argument("--json", type=output)

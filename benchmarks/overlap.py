@@ -31,7 +31,7 @@ from coda_synth.tasks.catalog import task, task_names
 from coda_synth.tasks.spec import TaskSpec
 
 from benchmarks import gap
-from benchmarks.arguments import count, task_name
+from benchmarks.arguments import count, duration, task_name
 from benchmarks.contest import lowered, machine
 
 
@@ -100,7 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="what overlapping launches gain")
     parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--shape", default="", help="the headline's where a task has none of this name")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each race")
+    parser.add_argument("--seconds", type=duration, default=2.0, help="of each race")
     parser.add_argument("--runs", type=count, default=200, help="calls whose bits are compared")
     options = parser.parse_args()
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):

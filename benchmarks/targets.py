@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.arguments import on_cpu, one_of, output
+from benchmarks.arguments import duration, on_cpu, one_of, output
 
 if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
@@ -257,7 +257,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="kernels against the bare GEMM of their shape")
     known = one_of("row or task", dict.fromkeys(name for row in ROWS for name in (row.name, row.task)))
     parser.add_argument("names", nargs="*", type=known, help="names of rows, or tasks; all by default")
-    parser.add_argument("--seconds", type=float, help="of racing for each row")
+    parser.add_argument("--seconds", type=duration, help="of racing for each row")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")
     parser.add_argument("--json", type=output)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.arguments import on_cpu, one_of, output
+from benchmarks.arguments import duration, on_cpu, one_of, output
 
 if on_cpu():
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides at import
@@ -233,7 +233,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="a whole Llama layer against its peers and its bound")
     parser.add_argument("layers", nargs="*", type=one_of("layer", SHAPES), help=f"{', '.join(SHAPES)}; all by default")
-    parser.add_argument("--seconds", type=float, help="of racing for each layer")
+    parser.add_argument("--seconds", type=duration, help="of racing for each layer")
     parser.add_argument("--no-autotune", dest="autotune", action="store_false", help="spare max-autotune's compiling")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small layer; on a CPU always")

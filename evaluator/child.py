@@ -80,6 +80,14 @@ class ChildRaised(Exception):
         self.call: str | None = str(raised.detail.get("call") or "") or None
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's memory did not suffice, whoever says so: torch, triton, cuBLAS."""
+    if not isinstance(error, ChildRaised):
+        return False
+    said = error.raised.message.lower()
+    return error.raised.kind == "OutOfMemoryError" or "out of memory" in said or "cublas_status_alloc_failed" in said
+
+
 def cannot(what: str, error: ChildRaised) -> str:
     """What to say where the machine, and not what is built or run, is at fault."""
     return f"this machine cannot {what} kernels: {error.raised.message}; TRITON_CACHE_DIR and TMPDIR name other folders"

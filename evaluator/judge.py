@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from coda_synth.coda_api.generated import Resources
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.evaluator.channel import Message
 from coda_synth.evaluator.checking import Checker, long_cases, meaning_cases
-from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.child import Child, ChildFailure, ChildRaised, JudgeError, out_of_memory
 from coda_synth.evaluator.compilers import Compilers
 from coda_synth.evaluator.evaluation import Candidate, Evaluation, Modelled, Verdict
 from coda_synth.evaluator.facts import Case, Finding, Place, TaskFacts
@@ -39,6 +40,7 @@ from coda_synth import __version__
 __all__ = ["SEEDS", "Judge", "JudgeError", "Limits"]
 
 SEEDS = 1 << 62  # of which each case of an evaluation takes one a little further on
+_IN_MIB = {"M": 1, "G": 1 << 10, "T": 1 << 20}
 _OTHERS_MIB = 2048  # that a desktop, or a driver, may hold of a GPU
 
 
@@ -178,23 +180,28 @@ class Judge:
                     on_it.finish(measure)
         except (StageFailed, ChildFailure, ChildRaised) as error:
             trial.stages = self._stages()
-            if isinstance(error, ChildRaised) and error.raised.kind == "OutOfMemoryError":
-                self._leave_the_gpu()
+            if out_of_memory(error) and (others := self.others_on_the_gpu(str(error))):
+                raise JudgeError(
+                    f"the GPU ran out of memory: {others}; wait until they have ended, or name another GPU by"
+                    " CUDA_VISIBLE_DEVICES"
+                ) from error
             return trial.failed(error)
         trial.stages = self._stages()
         return trial.passed()
 
-    def _leave_the_gpu(self) -> None:
-        """Gives all of the GPU's memory back; raises JudgeError where it is still held, by others: a candidate that ran
-        out of it then is not to blame. The children start again when they are asked."""
+    def others_on_the_gpu(self, said: str) -> str:
+        """What other processes hold of a GPU's memory that did not suffice, as a clause; "" where they hold little, or
+        where more than the whole of it was asked for, as `said` tells. Gives all that the judge holds back first: its
+        children start again when they are asked."""
         for child in (self.gpu, *self.references):
             child.close()
         held, whole = memory_in_use() or (0, 0)
-        if held > max(_OTHERS_MIB, whole // 20):
-            raise JudgeError(
-                f"the GPU ran out of memory, of which other processes hold {held:,} of {whole:,} MiB; wait until they"
-                " have ended, or name another GPU by CUDA_VISIBLE_DEVICES"
-            )
+        asked = max(
+            (float(n) * _IN_MIB[unit] for n, unit in re.findall(r"allocate ([\d.]+) ([MGT])iB", said)), default=0
+        )
+        if asked > whole or held <= max(_OTHERS_MIB, whole // 20):
+            return ""
+        return f"other processes hold {held:,} of its {whole:,} MiB"
 
     def _stages(self) -> dict[str, float]:
         """Seconds of work by child and step since the last call."""

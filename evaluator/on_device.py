@@ -12,7 +12,7 @@ from coda_synth.coda_api.cost import LaunchCost
 from coda_synth.coda_api.devices import Device, UnknownDevice, device
 from coda_synth.coda_api.errors import Diagnostic
 from coda_synth.evaluator.checking import Checker, told
-from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError
+from coda_synth.evaluator.child import ChildCrashed, ChildFailure, ChildRaised, JudgeError, out_of_memory
 from coda_synth.evaluator.counters import counted, counter_lines
 from coda_synth.evaluator.evaluation import Baseline, Timing, Verdict
 from coda_synth.evaluator.facts import Case, TaskFacts
@@ -118,10 +118,11 @@ def _measure(judge: Judge, checker: Checker, label: str, case: Case, bits: Mappi
         judge.release(trial.facts.name, trial.facts.signature.dtype, case)
         _time(judge, checker, label, case, bits)
     except ChildRaised as error:
-        if error.raised.kind != "OutOfMemoryError":
+        if not out_of_memory(error):
             raise
-        judge.gpu.close()  # its memory is given back with it
+        others = judge.others_on_the_gpu(str(error))
         said = f"{label} does not fit on this GPU beside its baselines, so it was not timed"
+        said += f" ({others})" if others else ""
         trial.diagnostics.append(Diagnostic("NotMeasured", said, severity="warning"))
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 from argparse import Namespace
 from collections.abc import Sequence
@@ -19,10 +20,10 @@ import pytest
 import torch
 from coda_synth.coda_api.reference import evaluate
 from coda_synth.coda_api.words import WORDS
-from coda_synth.evaluator.race import Lap
+from coda_synth.evaluator.race import Lap, WallClock
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import epilogue, gap, h200, mainloops, rounds, table, targets
+from benchmarks import epilogue, gap, h200, mainloops, rounds, table, targets, unit
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -227,6 +228,9 @@ MEANT_OTHERWISE = [
     ["h200.py", "--json", "no_such_folder/rows.json"],
     ["judge.py", "0"],
     ["mainloops.py", "linear_residual.no_such_call"],
+    ["mainloops.py", "linear_residual."],
+    ["mainloops.py", "--seconds", "-1"],
+    ["unit.py", "--seconds", "nan"],
     ["model.py", "no_such_file"],
     ["model.py", "pyproject.toml"],
     ["rounds.py", "no_such_folder"],
@@ -309,6 +313,17 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
         row["differs"] < 2e-2
         and {"ours whole", "eager forward", "bound forward", "bound whole"} <= row["rounds"].keys()
     )
+
+
+def test_a_lap_of_a_layer_holds_many_runs_and_what_is_said_is_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "_LAP_MS", 12.0)
+    calls: list[None] = []
+
+    def run() -> None:
+        calls.append(time.sleep(0.002))
+
+    found = unit.sustained({"a": run}, 0.01, WallClock())
+    assert all(2 <= ms < 12 for ms in found["a"]) and len(calls) > 2 * 8 * len(found["a"])
 
 
 def test_mainloops_small(told: dict[str, list[str]], folder: Path) -> None:

@@ -302,22 +302,40 @@ def test_142_what_the_machine_refuses_a_running_candidate_is_no_verdict(judge: J
     assert attacked(judge, "none").verdict is Verdict.PASSED
 
 
-@pytest.mark.parametrize(("held", "blamed"), [(131_072, False), (523, True)])
+@pytest.mark.parametrize(
+    ("held", "said", "blamed"),
+    [
+        (131_072, "CUDA out of memory. Tried to allocate 2.00 GiB", False),
+        (131_072, "Triton Error [CUDA]: out of memory", False),
+        (131_072, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", False),
+        (131_072, "CUDA out of memory. Tried to allocate 141.20 GiB", True),  # more than there is
+        (523, "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+    ],
+)
 def test_143_memory_of_a_gpu_that_others_hold_is_not_asked_of_a_candidate(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: int, blamed: bool
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: int, said: str, blamed: bool
 ) -> None:
     """The driver's tool is asked when the judge's own processes have given theirs back."""
-    tool = tmp_path / "nvidia-smi"
+    tool, words = tmp_path / "nvidia-smi", tmp_path / "said"
     tool.write_text(f"#!/bin/sh\necho {held} MiB, 143771 MiB\n")
     tool.chmod(0o755)
+    words.write_text(said)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("OUT_OF_MEMORY", str(words))
+    both = judge.interpreter, judge.second_interpreter
+    for child in both:
+        child.close()  # the next one has this environment
+    monkeypatch.setattr(judge, "gpu", Child("compromised_worker", environment=both[0].environment))
+    judge.gpu.ready()
     if blamed:
         assert attacked(judge, "runs out of the GPU's memory").verdict is Verdict.RUNTIME_ERROR
     else:
-        with pytest.raises(JudgeError, match="other processes hold 131,072 of 143,771 MiB"):
+        with pytest.raises(JudgeError, match="other processes hold 131,072 of its 143,771 MiB"):
             attacked(judge, "runs out of the GPU's memory")
-    assert not any(child.pid for child in judge.references)
+    assert not any(child.pid for child in (judge.gpu, *judge.references))
     assert attacked(judge, "none").verdict is Verdict.PASSED
+    for child in both:
+        child.close()
 
 
 def _processes(word: str) -> set[int]:
