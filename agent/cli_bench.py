@@ -35,7 +35,8 @@ def bench(args: argparse.Namespace) -> Exit:
     before = {name: r for name, r in _cells_of(args.name, every_run(args)).items() if name in cells}
     _under_equal_budgets(args, before, settings)
     ends, interrupted = _worked_on(args, _left(cells, before), of_cell)
-    records = {name: r for name, r in _cells_of(args.name, survey(store_of(args))[0]).items() if name in cells}
+    after = _cells_of(args.name, survey(store_of(args))[0])
+    records = {name: after[name] for name in cells if name in after}
     done = {name: record for name, record in records.items() if _ended(record)}
     found = lines([(cells[name], r.attempts) for name, r in done.items()], args.near, args.fast, args.baseline)
     unfinished = {name: _why(ends.get(name)) for name in cells if name not in done}

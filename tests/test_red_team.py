@@ -28,7 +28,7 @@ from coda_synth.coda_api.errors import Diagnostic, ProgramError
 from coda_synth.coda_api.reader import read
 from coda_synth.evaluator import baselines, checking, references
 from coda_synth.evaluator.checking import Checker
-from coda_synth.evaluator.child import Child
+from coda_synth.evaluator.child import Child, ChildRaised, Raised, out_of_memory
 from coda_synth.evaluator.correctness import bounds, declared_inputs, judge_outputs
 from coda_synth.evaluator.evaluation import Baseline, Candidate, Check, Evaluation, Modelled, Timing, Verdict
 from coda_synth.evaluator.facts import Case
@@ -302,40 +302,45 @@ def test_142_what_the_machine_refuses_a_running_candidate_is_no_verdict(judge: J
     assert attacked(judge, "none").verdict is Verdict.PASSED
 
 
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What a driver's tool says that all processes hold, in MiB of 143,771."""
+    tool, said = tmp_path / "nvidia-smi", tmp_path / "held"
+    tool.write_text(f"#!/bin/sh\necho $(cat {said}) MiB, 143771 MiB\n")
+    tool.chmod(0o755)
+    said.write_text("131072")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return said
+
+
+def test_143_memory_of_a_gpu_that_others_hold_is_not_asked_of_a_candidate(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, held: Path
+) -> None:
+    """The driver's tool is asked when the judge's own processes have given theirs back; they start again."""
+    monkeypatch.setattr(judge, "gpu", Child("compromised_worker", environment=judge.interpreter.environment))
+    judge.gpu.ready()
+    with pytest.raises(JudgeError, match="other processes hold 131,072 of its 143,771 MiB"):
+        attacked(judge, "runs out of the GPU's memory")
+    assert not any(child.pid for child in (judge.gpu, *judge.references))
+    held.write_text("523")
+    assert attacked(judge, "runs out of the GPU's memory").verdict is Verdict.RUNTIME_ERROR
+
+
 @pytest.mark.parametrize(
-    ("held", "said", "blamed"),
+    ("kind", "said", "mib", "others"),
     [
-        (131_072, "CUDA out of memory. Tried to allocate 2.00 GiB", False),
-        (131_072, "Triton Error [CUDA]: out of memory", False),
-        (131_072, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", False),
-        (131_072, "CUDA out of memory. Tried to allocate 141.20 GiB", True),  # more than there is
-        (523, "CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "131072", True),
+        ("RuntimeError", "Triton Error [CUDA]: out of memory", "131072", True),
+        ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", "131072", True),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 141.20 GiB", "131072", False),  # there is no more
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "523", False),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "", False),  # the tool does not say
     ],
 )
-def test_143_memory_of_a_gpu_that_others_hold_is_not_asked_of_a_candidate(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: int, said: str, blamed: bool
-) -> None:
-    """The driver's tool is asked when the judge's own processes have given theirs back."""
-    tool, words = tmp_path / "nvidia-smi", tmp_path / "said"
-    tool.write_text(f"#!/bin/sh\necho {held} MiB, 143771 MiB\n")
-    tool.chmod(0o755)
-    words.write_text(said)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("OUT_OF_MEMORY", str(words))
-    both = judge.interpreter, judge.second_interpreter
-    for child in both:
-        child.close()  # the next one has this environment
-    monkeypatch.setattr(judge, "gpu", Child("compromised_worker", environment=both[0].environment))
-    judge.gpu.ready()
-    if blamed:
-        assert attacked(judge, "runs out of the GPU's memory").verdict is Verdict.RUNTIME_ERROR
-    else:
-        with pytest.raises(JudgeError, match="other processes hold 131,072 of its 143,771 MiB"):
-            attacked(judge, "runs out of the GPU's memory")
-    assert not any(child.pid for child in (judge.gpu, *judge.references))
-    assert attacked(judge, "none").verdict is Verdict.PASSED
-    for child in both:
-        child.close()
+def test_143_who_says_so_and_who_holds_it(held: Path, kind: str, said: str, mib: str, others: bool) -> None:
+    held.write_text(mib)
+    assert out_of_memory(ChildRaised(Raised(kind, said)))
+    assert bool(Judge(device="cpu").others_on_the_gpu(said)) == others
 
 
 def _processes(word: str) -> set[int]:
