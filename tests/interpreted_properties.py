@@ -297,7 +297,7 @@ ONE_ROW = {"drawn": written("TN", "z", "z", "u"), "size": {"T": 8, "D": 1, "F": 
 
 
 @example(**ONE_ROW, schedule=Schedule(16, 32, 16, 1, 1))
-@settings(UNHURRIED, max_examples=12, phases=UNSHRUNK)
+@settings(UNHURRIED, max_examples=9, phases=UNSHRUNK)
 @given(**ARGUMENTS)
 def test_generated_text_computes_the_meaning(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool
@@ -305,7 +305,7 @@ def test_generated_text_computes_the_meaning(
     agrees(drawn, size, schedule, pointers)
 
 
-@settings(UNHURRIED, max_examples=12, phases=UNSHRUNK)
+@settings(UNHURRIED, max_examples=9, phases=UNSHRUNK)
 @given(**ANYTHING)
 def test_anything_may_stand_beside_anything(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool

@@ -225,6 +225,7 @@ def test_functions_of_its_own_are_good_to_a_few_units_in_the_last_place(name: st
     torch.testing.assert_close(found, getattr(torch, name)(x.double()), rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.slow
 def test_a_statistic_summed_elsewhere_is_not_held_to_a_cancellation_of_the_reference() -> None:
     """One draw of rows that are nearly one element each, in which the reference's own roundings cancel there."""
     name, sizes = "llama_unit_backward", {"T": 264, "D": 520, "A": 520, "F": 264, "Q": 272}

@@ -93,7 +93,7 @@ ARGUMENTS = {"drawn": programs(), "size": sizes(), "schedule": shared | by_turns
 ANYTHING = ARGUMENTS | {"drawn": programs((MIXED,)), "size": sizes_for_anything()}
 
 
-@settings(UNHURRIED, max_examples=10, phases=UNSHRUNK)
+@settings(UNHURRIED, max_examples=7, phases=UNSHRUNK)
 @given(**ARGUMENTS)
 def test_simulated_kernels_compute_the_meaning(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, seed: int
@@ -101,7 +101,7 @@ def test_simulated_kernels_compute_the_meaning(
     agrees(drawn, size, schedule, seed)
 
 
-@settings(UNHURRIED, max_examples=8, phases=UNSHRUNK)
+@settings(UNHURRIED, max_examples=6, phases=UNSHRUNK)
 @given(**ANYTHING)
 def test_anything_may_stand_beside_anything(
     drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, seed: int

@@ -174,6 +174,7 @@ def test_references_are_shared_among_those_who_ask_at_once() -> None:
     assert sizes(5, 3) == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_135_a_second_interpreter_finds_what_one_finds(judge: Judge) -> None:
     """Every check of one, in its order, and the first failure of what ran here goes before that of what ran beside."""
     found = {}

@@ -299,7 +299,6 @@ def test_141_a_wrong_candidate_that_hangs_next_is_not_waited_for(judge: Judge, m
 def test_142_what_the_machine_refuses_a_running_candidate_is_no_verdict(judge: Judge) -> None:
     with pytest.raises(JudgeError, match="this machine cannot run kernels: .*No space left on device"):
         attacked(judge, "finds the disk full")
-    assert attacked(judge, "none").verdict is Verdict.PASSED
 
 
 @pytest.fixture
