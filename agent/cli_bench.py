@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coda_synth.agent import config
 from coda_synth.agent.cli_failure import Exit, Failure
 from coda_synth.agent.cli_found import every_run, runs_option, store_of
-from coda_synth.agent.cli_session import Begun, check_authors, exit_of, provider_of
+from coda_synth.agent.cli_session import Begun, JudgeOnDemand, check_authors, exit_of, provider_of
 from coda_synth.agent.cli_several import End, Judges, jobs_for, say_dollars, side_by_side
 from coda_synth.agent.cli_synth import head
 from coda_synth.agent.cli_tasks import known_target, known_task
@@ -76,31 +76,36 @@ def _worked_on(
         return {}, False
     for chosen in {left[name].author: of_cell[name] for name in left}.values():
         check_authors(provider_of(chosen), chosen)
-    say_dollars(args, [of_cell[name] for name in left])
-    with store_of(args).claimed(f"the benchmark {args.name!r}"):
-        before = _cells_of(args.name, survey(store_of(args))[0])  # with what another process did until now
-        return _run(args, _left(left, before), of_cell, before)
+    store, every = store_of(args), [of_cell[name] for name in left]
+    say_dollars(args, every)
+    with Judges() as judges:
+        judge = judges.of(every[0])  # that of all cells: they differ in author and strategy alone
+        with store.claimed(f"the benchmark {args.name!r}"):
+            before = _cells_of(args.name, survey(store)[0])  # with what another process did until now
+            return _run(args, _left(left, before), of_cell, before, judge)
 
 
 def _run(
-    args: argparse.Namespace, left: Cells, of_cell: Mapping[str, config.Config], before: Mapping[str, Record]
+    args: argparse.Namespace,
+    left: Cells,
+    of_cell: Mapping[str, config.Config],
+    before: Mapping[str, Record],
+    judge: JudgeOnDemand,
 ) -> tuple[dict[str, End], bool]:
     if not left:
         return {}, False
     store, every = store_of(args), [of_cell[name] for name in left]
-    with Judges() as judges:
-        judge = judges.of(every[0])  # that of all cells: they differ in author and strategy alone
 
-        def begin(name: str) -> Begun:
-            """A new run, or one that was broken off."""
-            chosen, provider = of_cell[name], provider_of(of_cell[name])
-            if name in before:
-                writer = store.open(before[name].run.id)
-            else:
-                writer = store.create(head(left[name].task, provider, chosen, bench=args.name, cell=name))
-            return Begun(writer, provider, judge, chosen, fresh=not writer.attempts)
+    def begin(name: str) -> Begun:
+        """A new run, or one that was broken off."""
+        chosen, provider = of_cell[name], provider_of(of_cell[name])
+        if name in before:
+            writer = store.open(before[name].run.id)
+        else:
+            writer = store.create(head(left[name].task, provider, chosen, bench=args.name, cell=name))
+        return Begun(writer, provider, judge, chosen, fresh=not writer.attempts)
 
-        return side_by_side(args, tuple(left), begin, jobs_for(every, every[0].jobs))
+    return side_by_side(args, tuple(left), begin, jobs_for(every, every[0].jobs))
 
 
 def _cells(args: argparse.Namespace) -> Cells:

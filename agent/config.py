@@ -118,14 +118,20 @@ def stored(kept: Mapping[str, str], args: argparse.Namespace) -> Config:
 
 
 def unlike(kept: Mapping[str, str], settings: Config) -> list[str]:
-    """In which of its budgets and its judge's settings a run that was kept differs from what is asked now, in words."""
-    names = (*OF_THE_BUDGET, *OF_THE_JUDGE)
-    asked = {name: str(value) for name in names if (value := getattr(settings, name)) is not None}
+    """In which of its budgets and its judge's settings a run that was kept differs from what is asked now, in words.
+    What an older version did not keep is what it is by default."""
+    names, told = (*OF_THE_BUDGET, *OF_THE_JUDGE), _told(Config()) | dict(kept)
+    asked = _told(settings)
     return [
-        f"{name} = {kept.get(name, 'none')} and not {asked.get(name, 'none')}"
+        f"{name} = {told.get(name, 'none')} and not {asked.get(name, 'none')}"
         for name in names
-        if kept.get(name) != asked.get(name)
+        if told.get(name) != asked.get(name)
     ]
+
+
+def _told(settings: Config) -> dict[str, str]:
+    """As a run keeps them."""
+    return {name: str(value) for name in NAMES if (value := getattr(settings, name)) is not None}
 
 
 def of(args: argparse.Namespace) -> Config:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coda_synth.agent import models
+from coda_synth.agent import config, models
 from coda_synth.agent.cli import main
 from coda_synth.agent.lessons import Lesson, save
 from coda_synth.runs.record import Attempt, Run
@@ -291,6 +291,7 @@ def test_cells_under_other_budgets_are_not_counted_together(capsys: pytest.Captu
     said = capsys.readouterr().err
     assert "was begun with attempts = 2 and not 4, seed = none and not 9; ask for the same again, or give" in said
     assert main([*command[:-1], "4", "--seed", "9", "--name", "more"]) == 4 and main(command) == 4
+    assert config.unlike({}, config.Config()) == []  # what an older version did not keep
 
 
 def test_what_is_named_twice_is_one_cell(capsys: pytest.CaptureFixture[str]) -> None:
