@@ -87,6 +87,16 @@ def times(laps: Mapping[str, Sequence[Lap]], seconds: float, clock: Clock) -> di
     return {name: [turn[name] for turn in turns] for name in laps}
 
 
+def repeated(run: Run, count: int) -> Run:
+    """So many runs as one, for a lap as long as the card needs to settle at its clock."""
+
+    def many() -> None:
+        for _ in range(count):
+            run()
+
+    return many
+
+
 def ready(spec: TaskSpec, options: argparse.Namespace, versions: Mapping[str, str], clock: Clock) -> Contest:
     """Compiles and checks everything once. options: device, tiny, shape, autotune. Raises Failed."""
     try:

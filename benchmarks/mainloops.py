@@ -38,7 +38,7 @@ from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, worked_candidate
 
 from benchmarks import gap
-from benchmarks.contest import TINY, clock_of, machine, one_line, times, tiny_sizes
+from benchmarks.contest import TINY, clock_of, machine, one_line, repeated, times, tiny_sizes
 from benchmarks.targets import alone, drawn
 
 UNIT = ("llama_unit_forward", "llama_unit_backward")
@@ -51,7 +51,7 @@ SCHEDULES = {
     "shared": _SHARED,
     "shared, 16 rows a group": replace(_SHARED, group_m=16),
 }
-_LONG_MS = 10.0
+_LONG_MS = 10.0  # about, of the launches of one long lap together
 
 
 def products(name: str, call: str) -> Iterator[tuple[Call, Program, Signature]]:
@@ -74,10 +74,10 @@ def texts(program: Program, needs: Signature, sizes: Mapping[str, int], tiny: bo
         except LoweringError:  # no room for it
             continue
     default = lower(program, needs, sizes, hopper=True)
-    same = next((name for name, made in found.items() if made.source == default.source), "")
-    return {("default: " + name if name == same else name): made for name, made in found.items()} | (
-        {} if same else {"default": default}
-    )
+    for name, made in found.items():
+        if made.source == default.source:
+            return {f"default: {name}": made, **{other: text for other, text in found.items() if other != name}}
+    return {"default": default, **found}
 
 
 def measured(
@@ -97,23 +97,15 @@ def measured(
         runs[name]()
     bare_ms = clock.laps([Lap(runs["bare"])] * 3)[2]
     often = 1 if options.tiny else max(1, round(_LONG_MS / bare_ms))
-    laps = {f"{name}, {kind}": [Lap(_repeated(run, n))] for name, run in runs.items() for kind, n in _kinds(often)}
+    launches = {f"{name}, {kind}": n for name in runs for kind, n in (("short", 1), ("long", often))}
+    laps = {key: [Lap(repeated(runs[key.rpartition(", ")[0]], n))] for key, n in launches.items()}
     rounds = times(laps, options.seconds, clock)
-    each = {f"{name}, {kind}": n for name in runs for kind, n in _kinds(often)}
     return {
         "task": program.name,
         "call": own.name,
         "bare": [m, n, k],
-        "rounds": {name: [ms / each[name] for ms in found] for name, found in rounds.items()},
+        "rounds": {key: [ms / launches[key] for ms in found] for key, found in rounds.items()},
     }
-
-
-def _kinds(often: int) -> tuple[tuple[str, int], ...]:
-    return ("short", 1), ("long", often)
-
-
-def _repeated(run: Callable[[], object], often: int) -> Callable[[], object]:
-    return lambda: [run() for _ in range(often)]
 
 
 def _sizes(name: str, call: Call, options: argparse.Namespace) -> dict[str, int]:

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from coda_synth.evaluator.race import Clock, Lap
 
 from benchmarks import gap
-from benchmarks.contest import clock_of, machine, one_line, times
+from benchmarks.contest import clock_of, machine, one_line, repeated, times
 from benchmarks.layer import (
     SHAPES,
     TINY,
@@ -49,7 +49,7 @@ from benchmarks.peers import found
 from benchmarks.unit_memory import allocated
 
 AGREE = 3e-2  # relative norm of a difference from eager's, both in bf16
-_LAP_MS = 100.0
+_LAP_MS = 100.0  # at least, of the runs of one lap together
 Tensor = torch.Tensor
 Runs = dict[str, Callable[[], object]]
 
@@ -178,16 +178,8 @@ def sustained(runs: Runs, seconds: float, clock: Clock) -> dict[str, list[float]
     """Milliseconds of a run by contestant in every round, from laps of many runs."""
     once = {name: clock.laps([Lap(run)] * 2)[1] for name, run in runs.items()}
     counts = {name: max(1, round(_LAP_MS / ms)) if seconds else 1 for name, ms in once.items()}
-    laps = {name: [Lap(_repeated(run, counts[name]))] for name, run in runs.items()}
+    laps = {name: [Lap(repeated(run, counts[name]))] for name, run in runs.items()}
     return {name: [ms / counts[name] for ms in found] for name, found in times(laps, seconds, clock).items()}
-
-
-def _repeated(run: Callable[[], object], count: int) -> Callable[[], object]:
-    def repeated() -> None:
-        for _ in range(count):
-            run()
-
-    return repeated
 
 
 def lines(row: Mapping[str, Any]) -> list[str]:

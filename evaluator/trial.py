@@ -112,7 +112,7 @@ def _verdict_of(error: Exception, stage: str) -> tuple[Verdict, tuple[Diagnostic
     if isinstance(error, ChildCrashed):
         return Verdict.CRASHED, (Diagnostic("Crashed", f"stage {stage}: {_with_tail(error)}"),)
     if isinstance(error, ChildRaised):
-        if error.raised.machine:  # worst, a candidate goes without a verdict
+        if error.raised.machine:  # were it a lie, a candidate would go without a verdict, and none would pass
             raise JudgeError(cannot("build" if stage in _BUILDER else "run", error)) from error
         return _RAISED_IN[stage], (Diagnostic(error.raised.kind, error.raised.message or "(no message)"),)
     raise error

@@ -26,7 +26,7 @@ from coda_synth.runs import files
 from coda_synth.runs.record import Attempt, End, Run
 
 HEAD, ATTEMPTS, CANDIDATES, STEPS, END = "run.json", "attempts.jsonl", "candidates", "steps", "end.json"
-CLAIMS = ".claims"  # beside the runs; without a head it is none
+CLAIMS = ".claims"  # a folder of locks beside the runs, and none of them, as it has no head
 RESERVED = 1 << 20  # bytes of disk kept free for a reply while it is being paid for
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
