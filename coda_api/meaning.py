@@ -51,6 +51,7 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "softplus": lambda x: torch.maximum(x, torch.zeros_like(x)) + torch.log1p(torch.exp(-x.abs())),
     "silu": functional.silu,
     "gelu": functional.gelu,
+    "ndtr": torch.special.ndtr,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": torch.relu,
     "sin": torch.sin,

@@ -45,6 +45,7 @@ CALLS: dict[str, str] = {
     "softplus": "softplus",
     "silu": "silu",
     "gelu": "gelu",
+    "ndtr": "ndtr",
     "gelu_tanh": "gelu_tanh",
     "relu": "relu",
     "sin": "tl.sin",
@@ -235,6 +236,14 @@ def gelu(x):
     u = tl.minimum(tl.abs(x), 13.0)
     return maximum(x, 0.0) - u * tl.exp2(TAIL_POLYNOMIAL)
 ''',
+    "ndtr": '''
+@triton.jit
+def ndtr(x):
+    """Phi(x), its tail as gelu has it."""
+    u = minimum(tl.abs(x), 13.0)
+    tail = tl.exp2(TAIL_POLYNOMIAL)
+    return tl.where(x < 0.0, tail, 1.0 - tail)
+''',
     "gelu_tanh": """
 @triton.jit
 def gelu_tanh(x):
@@ -318,4 +327,5 @@ FUNCTIONS["rotation"] = (
 # Coefficients of log2 Phi(-u) for u in [0, 13]: least squares, reweighted towards the smallest largest error, which
 # counts less where Phi is small. Each term costs a tile's epilogue an instruction an element.
 _TAIL = [-1.00002395, -1.15071245, -0.460178613, -0.0519084807, 0.00735740869, -0.000610990061, 2.039643e-05]
-FUNCTIONS["gelu"] = FUNCTIONS["gelu"].replace("TAIL_POLYNOMIAL", polynomial(_TAIL))
+for _name in ("gelu", "ndtr"):
+    FUNCTIONS[_name] = FUNCTIONS[_name].replace("TAIL_POLYNOMIAL", polynomial(_TAIL))

@@ -52,7 +52,7 @@ SLIPS = [
     ("swiglu_backward", "(t + a * (1 - t))", "t"),
     ("swiglu_backward", "interleave(dg, du)", "interleave(du, dg)"),
     ("swiglu_backward", "g * dg + u * du", "g * dg"),
-    ("geglu_backward", "p + g * exp(-0.5 * g * g) / sqrt(2 * pi)", "p"),
+    ("geglu_backward", "p + g * density", "p"),
     ("gelu_bias_backward", "(z - b) * dz", "z * dz"),
     ("rmsnorm_backward", "d * gamma - xhat * s", "d * gamma"),
     ("rmsnorm_backward", "tile_sum(d * xhat", "tile_sum(d * x"),

@@ -23,7 +23,7 @@ from tests.language import randn, signature_of, worst
 
 
 VECTORS = st.sampled_from(["r", "c", "s", "r * c", "0.5", 'cycle(h, "2*N")'])
-MAPS = st.sampled_from(["tanh", "sigmoid", "sin", "gelu", "abs", "relu", "silu", "erf", "-"])
+MAPS = st.sampled_from(["tanh", "sigmoid", "sin", "gelu", "abs", "relu", "silu", "erf", "ndtr", "-"])
 SUMS = st.sampled_from("+-*")
 GROUPED = st.sampled_from(["group_sum", "group_max", "group_min"])
 COMPARED = st.sampled_from(["<", "==", ">="])
@@ -154,6 +154,7 @@ def by_hand(expression: str, inputs: dict[str, Tensor | float], size: dict[str, 
         **{name: getattr(torch, name) for name in ("tanh", "sigmoid", "sin", "abs", "relu", "erf", "maximum")},
         "gelu": F.gelu,
         "silu": F.silu,
+        "ndtr": torch.special.ndtr,
         "even": lambda x: x[:, ::2],
         "odd": lambda x: x[:, 1::2],
         "low": lambda x, g: grouped(x, group)[:, :, : group // 2].flatten(1),

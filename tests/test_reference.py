@@ -482,6 +482,7 @@ UNARY = {
     "softplus": lambda x: F.softplus(x, threshold=1e9),
     "silu": F.silu,
     "gelu": F.gelu,
+    "ndtr": torch.special.ndtr,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "sin": torch.sin,

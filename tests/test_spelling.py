@@ -27,18 +27,29 @@ def spelled(name: str) -> Callable[..., Any]:
     return found
 
 
+X = np.linspace(-20, 20, 200_001, dtype=np.float32)
+PHI = np.array([0.5 * math.erfc(-float(v) / math.sqrt(2)) for v in X])
+
+
 def test_gelu() -> None:
     """To 2e-5 of itself, or as if Phi were off by 2e-8: less than what 1 + erf in fp32 is off by."""
-    x = np.linspace(-20, 20, 200_001, dtype=np.float32)
-    phi = np.array([0.5 * math.erfc(-float(v) / math.sqrt(2)) for v in x])
-    off = np.abs(spelled("gelu")(x).astype(np.float64) - x * phi)
-    assert (off <= np.maximum(2e-5 * np.abs(x * phi), 2e-8 * np.abs(x))).all()
+    off = np.abs(spelled("gelu")(X).astype(np.float64) - X * PHI)
+    assert (off <= np.maximum(2e-5 * np.abs(X * PHI), 2e-8 * np.abs(X))).all()
     assert 2e-6 < off.max() < 3e-6  # which tests of drawn programs allow for
 
 
-def test_gelu_of_what_is_not_finite() -> None:
-    ends = spelled("gelu")(np.array([np.inf, -np.inf, np.nan, 0.0], dtype=np.float32))
-    assert ends[0] == np.inf and abs(ends[1]) < 1e-36 and np.isnan(ends[2]) and ends[3] == 0
+def test_ndtr() -> None:
+    """Its tail is that of gelu, on both sides; 1 less it is rounded to fp32."""
+    off = np.abs(spelled("ndtr")(X).astype(np.float64) - PHI)
+    assert (off <= 2e-5 * np.minimum(PHI, 1 - PHI) + np.where(X < 0, 2e-8, 6e-8)).all()
+    assert 8e-6 < off.max() < 9e-6  # likewise
+
+
+def test_what_is_not_finite() -> None:
+    ends = np.array([np.inf, -np.inf, np.nan, 0.0], dtype=np.float32)
+    gelu, ndtr = spelled("gelu")(ends), spelled("ndtr")(ends)
+    assert gelu[0] == np.inf and abs(gelu[1]) < 1e-36 and np.isnan(gelu[2]) and gelu[3] == 0
+    assert ndtr[0] == 1 and ndtr[1] < 1e-36 and np.isnan(ndtr[2]) and abs(ndtr[3] - 0.5) < 1e-5
 
 
 @pytest.mark.parametrize("last", [131_072, 2**22, 2**24])
