@@ -1,6 +1,6 @@
 """Operators against bare cuBLAS, eager PyTorch, torch.compile, Liger and QuACK on one GPU, interleaved in one process.
 
-    python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 4] [--no-autotune] [--json FILE]
+    python benchmarks/h200.py [TASK ...] [--shape llama3-8b] [--seconds 4] [--lasting] [--no-autotune] [--json FILE]
     python benchmarks/h200.py --device cpu --tiny
 
 For every task: the worked candidate with the schedules that the lowering chooses; its error against the reference in
@@ -8,6 +8,9 @@ float64 (worst row, relative norm), and that over eager's own; its time; and eve
 we are faster. A peer's outputs are checked before it is timed; a wrong one is left out, loudly. bound: the larger of
 the bare GEMMs and of the least bytes at the bandwidth that a large copy reaches here, over our time. share: of the gap
 between torch.compile max-autotune and the bound, how much is closed. Nothing here judges: `coda-synth evaluate` does.
+
+A contestant runs in short bursts, each run behind a flush of L2; --lasting: for a tenth of a second at a time, without
+one, as a model that trains would have it.
 
 --tiny: a task's smallest multi-tile shape and the clock on the wall, to see on a CPU that all of it runs; such times
 mean nothing.
@@ -43,12 +46,13 @@ HEADS = ("bare", "eager", "compile", "autotune", "liger", "quack")
 
 def row_of(contest: Contest, options: argparse.Namespace) -> dict[str, Any]:
     """One task at one shape, timed; every round is kept, so that any figure can be had again from the JSON."""
-    rounds = contest.rounds(options.seconds)
+    rounds = contest.rounds(options.seconds, options.lasting)
     ours, least = gap.figure(rounds["ours"]), gap.bound(_bare(rounds), contest.bytes_ms)
     closed = gap.share(rounds["max_autotune"], rounds["ours"], least) if "max_autotune" in rounds else None
     return {
         "task": contest.spec.name,
         "shape": "tiny" if options.tiny else options.shape,
+        "lasting": options.lasting,
         "direction": "backward" if contest.spec.name.endswith("backward") else "forward",
         **contest.facts(),
         "ms": ours.value,
@@ -108,7 +112,8 @@ def main() -> int:
     options = _options()
     device, versions = options.device, found()
     clock = clock_of(device)
-    print(f"{machine(device)}, {'tiny' if options.tiny else options.shape}, times of peers over ours; {clock.name}")
+    timed = f"{clock.name}; each run as many as take a tenth of a second" if options.lasting else clock.name
+    print(f"{machine(device)}, {'tiny' if options.tiny else options.shape}, times of peers over ours; {timed}")
     print(f"peers: {', '.join(f'{name} {version}' for name, version in versions.items())}")
     heads = "".join(f"{head:>9s}" for head in HEADS)
     print(f"{'task':34s}{'error':>9s}{'/eager':>8s}{'ms':>9s}{heads}{'bound':>8s}  share")
@@ -137,6 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("tasks", nargs="*", type=task_name, help="all by default")
     parser.add_argument("--shape", default="llama3-8b")
     parser.add_argument("--seconds", type=duration, help="of racing for each task")
+    parser.add_argument("--lasting", action="store_true", help="a tenth of a second of each at a time, not bursts")
     parser.add_argument("--no-autotune", dest="autotune", action="store_false", help="spare max-autotune's compiling")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small shapes; on a CPU always")

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from coda_synth.evaluator.race import Clock, Lap
 
 from benchmarks import gap
-from benchmarks.contest import clock_of, machine, one_line, repeated, times
+from benchmarks.contest import clock_of, lasting, machine, one_line
 from benchmarks.layer import (
     SHAPES,
     TINY,
@@ -49,7 +49,6 @@ from benchmarks.peers import found
 from benchmarks.unit_memory import allocated
 
 AGREE = 3e-2  # relative norm of a difference from eager's, both in bf16
-_LAP_MS = 100.0  # at least, of the runs of one lap together
 Tensor = torch.Tensor
 Runs = dict[str, Callable[[], object]]
 
@@ -168,18 +167,11 @@ def measured(name: str, shape: Shape, options: argparse.Namespace, clock: Clock)
     layers = contestants(shape, given, weights, options)
     forward, whole = (made(layers, ours, given, weights) for made in (forward_runs, whole_runs))
     runs = {**{f"{n} forward": r for n, r in forward.items()}, **{f"{n} whole": r for n, r in whole.items()}}
-    rounds = sustained({**runs, **bound_runs(shape, options.device)}, options.seconds, clock)
-    del runs
+    laps = {n: Lap(run) for n, run in {**runs, **bound_runs(shape, options.device)}.items()}
+    rounds = lasting(laps, options.seconds, clock)
+    del runs, laps
     peaks = {n: allocated(run)[1] / shape.tokens for n, run in whole.items()} if options.device == "cuda" else {}
     return {"layer": name, "shape": vars(shape), "differs": differs, "rounds": rounds, "peak_bytes_a_token": peaks}
-
-
-def sustained(runs: Runs, seconds: float, clock: Clock) -> dict[str, list[float]]:
-    """Milliseconds of a run by contestant in every round, from laps of many runs."""
-    once = {name: clock.laps([Lap(run)] * 2)[1] for name, run in runs.items()}
-    counts = {name: max(1, round(_LAP_MS / ms)) if seconds else 1 for name, ms in once.items()}
-    laps = {name: [Lap(repeated(run, counts[name]))] for name, run in runs.items()}
-    return {name: [ms / counts[name] for ms in found] for name, found in times(laps, seconds, clock).items()}
 
 
 def lines(row: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,8 @@ from coda_synth.coda_api.words import WORDS
 from coda_synth.evaluator.race import Lap, WallClock
 from coda_synth.tasks.catalog import task, task_names
 
-from benchmarks import epilogue, gap, h200, mainloops, rounds, table, targets, unit
+from benchmarks import contest as contests
+from benchmarks import epilogue, gap, h200, mainloops, rounds, table, targets
 from benchmarks.contest import Contest, checked
 from benchmarks.layer import Shape, in_halves, in_pairs
 from benchmarks.peers import PEERS, peers
@@ -315,15 +316,17 @@ def test_a_layer_small(told: dict[str, list[str]], folder: Path) -> None:
     )
 
 
-def test_a_lap_of_a_layer_holds_many_runs_and_what_is_said_is_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit, "_LAP_MS", 12.0)
-    calls: list[None] = []
+def test_a_lap_that_lasts_holds_many_runs_and_what_is_said_is_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contests, "LASTING_MS", 12.0)
+    calls: list[str] = []
 
     def run() -> None:
-        calls.append(time.sleep(0.002))
+        calls.append("run")
+        time.sleep(0.002)
 
-    found = unit.sustained({"a": run}, 0.01, WallClock())
-    assert all(2 <= ms < 12 for ms in found["a"]) and len(calls) > 2 * 8 * len(found["a"])
+    found = contests.lasting({"a": Lap(run, lambda: calls.append("restored"))}, 0.01, WallClock())
+    assert all(2 <= ms < 12 for ms in found["a"]) and calls.count("run") > 2 * 8 * len(found["a"])
+    assert calls.count("run") > 2 * calls.count("restored") > 0, "inputs are put back before a lap, not in it"
 
 
 def test_mainloops_small(told: dict[str, list[str]], folder: Path) -> None:
@@ -409,7 +412,7 @@ def test_a_row_is_made_of_what_was_timed() -> None:
     sizes, lost = {"T": 40}, {"liger": ["s"]}
     bound = finalist("linear_bias", "cpu")
     contest = Contest(task("linear_bias"), sizes, bound, runs, lost, ("quack is left out",), 2e-3, 4e-3, 1.5, _Told())
-    row = h200.row_of(contest, Namespace(tiny=True, seconds=0.0))
+    row = h200.row_of(contest, Namespace(tiny=True, seconds=0.0, lasting=False))
     assert (row["ms"], row["eager"], row["bare_gemm"], row["max_autotune"]) == (2.0, 4.0, 0.5, 2.5)
     assert row["bound"] == 0.75, "the bytes take longer than the GEMM"
     assert row["share"]["value"] == pytest.approx(3.0 / 3.5)
