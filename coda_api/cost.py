@@ -155,7 +155,7 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     schedule = without_turns(schedule) if of.items == 1 else schedule
     rate = device.matmul_flops(traffic.signature.dtype)
     shape = tile_efficiency(schedule, device)
-    depth = depth_efficiency(schedule, device, rate * shape)
+    depth = depth_efficiency(schedule, device, rate * shape, rows)
     work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S

@@ -19,6 +19,7 @@ from coda_synth.coda_api.stream import piece_count, pieces_in_a_run, run_length
 
 LATENCY_S = 0.8e-6  # from asking for a stage's operands until they lie in shared memory
 _STEP_S = {"portable": 0.27e-6, "hopper": 0.2e-6, "pingpong": 0.2e-6}  # the least of a step along K, however small
+_OUTSIDE_S = 0.42e-6  # where three quarters or more of the rows that the copy engine is asked for are not the product's
 _PIECE_WAITS = 3.0  # latencies that a piece of a sum takes to arrive
 _SLICE_S = 0.2e-6  # barriers, staging and store of one slice of an epilogue, of 128 rows
 _FILL_S = 1.0e-6  # the portable kernel fills its pipeline anew for every tile
@@ -94,12 +95,14 @@ def _fed(m: int, n: int, device: Device) -> float:
     return _SHARED_BYTES_PER_CLOCK * clocks / moved
 
 
-def depth_efficiency(schedule: Schedule, device: Device, flops_per_s: float) -> float:
+def depth_efficiency(schedule: Schedule, device: Device, flops_per_s: float, rows: int) -> float:
     """The share of its time in which a pipeline of so many stages has operands to work on: a stage is asked for when it
     is free, and a step's work and the latency pass before it is free again. A step of little work takes as long as its
-    barriers and the latency of its product."""
+    barriers and the latency of its product. rows: of the product."""
+    kind = mainloop(schedule, device)
+    least = _OUTSIDE_S if kind != "portable" and 4 * rows <= schedule.block_m else _STEP_S[kind]
     step = 2 * schedule.block_m * schedule.block_n * schedule.block_k * device.sms / flops_per_s
-    return min(1.0, schedule.stages * step / (LATENCY_S + step), step / _STEP_S[mainloop(schedule, device)])
+    return min(1.0, schedule.stages * step / (LATENCY_S + step), step / least)
 
 
 def tile_s(schedule: Schedule, device: Device, work: Work, efficiency: float) -> float:

@@ -92,14 +92,23 @@ def test_tiles_as_measured_on_hopper():
 
 def test_a_shallow_pipeline_cannot_hide_latency():
     rate = H200.matmul_flops_per_s
-    shares = [depth_efficiency(Schedule(stages=stages), H200, rate) for stages in (1, 2, 3)]
+    shares = [depth_efficiency(Schedule(stages=stages), H200, rate, 8192) for stages in (1, 2, 3)]
     assert shares[0] < 0.6 < shares[1] < 1.0 == shares[2]
-    narrow = [depth_efficiency(Schedule(block_n=128, stages=stages), H200, rate) for stages in (1, 3, 4)]
+    narrow = [depth_efficiency(Schedule(block_n=128, stages=stages), H200, rate, 8192) for stages in (1, 3, 4)]
     assert narrow[0] < shares[0] and narrow[1] < 1.0 == narrow[2]  # a smaller step hides less: it takes more stages
     sizes = {"T": 8192, "F": 4096, "D": 4096}
     one, two, three = (priced("linear_nt", sizes, stages=stages).seconds for stages in (1, 2, 3))
     assert one > 1.3 * two and two > 1.01 * three
     assert priced("linear_nt", sizes, stages=4).seconds == three
+
+
+def test_a_box_of_few_rows_takes_the_copy_engine_longer():
+    """Measured with 1 and 16 rows of 64; a portable kernel masks them."""
+    steps = {"block_n": 32, "stages": 8, "warps": 4, "mainloop": "hopper"}
+    few, all_of_them = (priced("linear_nt", {"T": t, "F": 4096, "D": 4096}, block_m=64, **steps) for t in (16, 64))
+    assert few.seconds > 1.5 * all_of_them.seconds
+    narrow = priced("linear_nt", {"T": 16, "F": 4096, "D": 4096}, block_m=16, **{**steps, "mainloop": "portable"})
+    assert narrow.seconds < few.seconds
 
 
 def test_narrow_slices_spills_and_synchronous_loads_cost():
