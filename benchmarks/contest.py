@@ -36,7 +36,7 @@ from coda_synth.tasks.spec import TaskSpec, Tensors
 from benchmarks.peers import peers
 
 TINY = Schedule(block_m=32, block_n=64, block_k=32, stages=1, warps=1, group_m=2)
-LASTING_MS = 100.0  # at least, of the runs of a lap that lasts
+LASTING_MS = 100.0  # about, of the runs of a lap that lasts
 _WORSE, _LEAST = 4.0, 4e-3  # a peer may err this much more than eager, or than bf16's roundoff
 
 
@@ -103,7 +103,7 @@ def repeated(run: Run, count: int) -> Run:
 
 def lasting(laps: Mapping[str, Lap], seconds: float, clock: Clock) -> dict[str, list[float]]:
     """As `times`, of a run among as many in a row as take a tenth of a second: a card at its power limit settles at
-    the clock that such a load leaves it."""
+    the clock that such a load leaves it. Without seconds to race, single runs."""
     once = {name: clock.laps([lap] * 2)[1] for name, lap in laps.items()}
     counts = {name: max(1, round(LASTING_MS / ms)) if seconds else 1 for name, ms in once.items()}
     many = {name: [Lap(repeated(lap.run, counts[name]), lap.prepare)] for name, lap in laps.items()}

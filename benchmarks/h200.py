@@ -52,7 +52,7 @@ def row_of(contest: Contest, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "task": contest.spec.name,
         "shape": "tiny" if options.tiny else options.shape,
-        "lasting": options.lasting,
+        "lasting": options.lasting and options.seconds > 0,
         "direction": "backward" if contest.spec.name.endswith("backward") else "forward",
         **contest.facts(),
         "ms": ours.value,

@@ -2,7 +2,8 @@
 
     python benchmarks/table.py H200.json [MORE.json ...] [--judged SHAPES.json ...]
 
-Of a task and shape that several files hold the last one counts. Needs no device and no torch.
+Of a task and shape that several files hold the last one counts; laps that last have rows of their own. Needs no
+device and no torch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TIMES = ("bare_gemm", "eager", "compile", "max_autotune")
 
 def table(timed: Sequence[Mapping[str, Any]], judged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Markdown lines. timed: rows of h200.py; judged: rows of shapes.py by task."""
-    latest = {(row["task"], row["shape"]): row for row in timed}
+    latest = {(row["task"], _timed_at(row)): row for row in timed}
     ruled = [HEAD, ["---"] * len(HEAD), *(cells(row, judged.get(row["task"])) for row in latest.values())]
     return [f"| {' | '.join(row)} |" for row in ruled]
 
@@ -42,7 +43,7 @@ def cells(row: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
     share = row.get("share")
     return [
         row["task"],
-        row["shape"],
+        _timed_at(row),
         correct,
         "-" if ratio is None else f"{ratio:.2f}",
         f"{over(row['error'], row['eager_error']):.2f}",
@@ -50,6 +51,11 @@ def cells(row: Mapping[str, Any], judged: Mapping[str, Any] | None) -> list[str]
         *(f"{row[peer]:.3f}" if row.get(peer) else "-" for peer in _TIMES),
         f"{share['value']:.2f} [{share['low']:.2f}, {share['high']:.2f}]" if share else "-",
     ]
+
+
+def _timed_at(row: Mapping[str, Any]) -> str:
+    """The shape, and whether in laps that last: h200.py --lasting."""
+    return f"{row['shape']}, lasting" if row.get("lasting") else str(row["shape"])
 
 
 def _rows(author: str, *needed: str) -> Callable[[str], list[Mapping[str, Any]]]:

@@ -225,6 +225,7 @@ FOLDED: dict[str, Callable[..., float]] = {
     "log2": lambda a: math.log2(a) if a > 0 else -math.inf if a == 0 else math.nan,
     "tanh": math.tanh,
     "erf": math.erf,
+    "ndtr": lambda a: 0.5 * math.erfc(-a / math.sqrt(2.0)),
     "sin": math.sin,
     "cos": math.cos,
     "sigmoid": lambda a: 1.0 / (1.0 + math.exp(min(-a, 700.0))),

@@ -159,7 +159,7 @@ WORDS: tuple[Word, ...] = (
     _elementwise("softplus", "log(1 + exp(x)).", cost=(37, 1)),
     _elementwise("silu", "x * sigmoid(x).", cost=(5, 2)),
     _elementwise("gelu", "x * Phi(x), the erf form.", cost=(10, 1)),
-    _elementwise("ndtr", "Phi(x), the standard normal distribution: gelu(x) / x.", cost=(10, 1)),
+    _elementwise("ndtr", "Phi(x), the standard normal distribution: gelu(x) / x.", cost=(12, 1)),
     _elementwise("gelu_tanh", "The tanh form of gelu.", cost=(9, 2)),
     _elementwise("relu", "maximum(x, 0)."),
     _elementwise("sin", "Sine of radians, by a path that spills; for rotary positions use rotation.", cost=(81, 0)),

@@ -20,7 +20,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.interpreted_properties import MANY, MIXED, ROUGH, UNHURRIED, UNSHRUNK, drawn_inputs, programs
+from tests.interpreted_properties import MANY, MIXED, UNHURRIED, UNSHRUNK, drawn_inputs, programs
 from tests.language import signature_of
 
 shared = st.builds(
@@ -81,7 +81,7 @@ def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, see
     widened = {n: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in inputs.items()}
     exact = evaluate(program, signature_of(program), widened, block=(64, schedule.block_n))
     scale = max(1.0, *(float(exact[name].abs().max()) for name in ("y", "before"))) ** 2 * max(size.values())
-    unit = next((u for word, u in ROUGH.items() if word in text), 2e-6)
+    unit = 5e-5 if "gelu(" in text else 2e-6  # off by 3e-6 itself (test_spelling.py), and sums add that up
     for name, expected in exact.items():
         assert actual[name].shape == expected.shape, name
         error = (actual[name].double() - expected).abs().max().item()

@@ -114,6 +114,8 @@ def test_the_table_joins_errors_and_times() -> None:
     assert lines[2] == (
         "| a | llama3-8b | yes | 0.31 | 0.50 | 1.250 | 0.900 | 2.000 | 1.100 | 1.210 | 0.50 [0.40, 0.60] |"
     )
+    lasting = table.table([ROWS[0], {**again, "lasting": True}], judged)[2:]
+    assert [row.split(" | ")[1] for row in lasting] == ["llama3-8b", "llama3-8b, lasting"]
     assert "| NO | 1.20 |" in lines[3] and "| not judged | - |" in lines[4]
 
 

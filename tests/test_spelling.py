@@ -39,17 +39,17 @@ def test_gelu() -> None:
 
 
 def test_ndtr() -> None:
-    """Its tail is that of gelu, on both sides; 1 less it is rounded to fp32."""
+    """On both sides; 1 less the tail is rounded to fp32."""
     off = np.abs(spelled("ndtr")(X).astype(np.float64) - PHI)
-    assert (off <= 2e-5 * np.minimum(PHI, 1 - PHI) + np.where(X < 0, 2e-8, 6e-8)).all()
-    assert 8e-6 < off.max() < 9e-6  # likewise
+    assert (off <= 8e-7 * np.minimum(PHI, 1 - PHI) + np.where(X < 0, 2e-9, 6e-8)).all()
+    assert off.max() < 2.5e-7
 
 
 def test_what_is_not_finite() -> None:
     ends = np.array([np.inf, -np.inf, np.nan, 0.0], dtype=np.float32)
     gelu, ndtr = spelled("gelu")(ends), spelled("ndtr")(ends)
     assert gelu[0] == np.inf and abs(gelu[1]) < 1e-36 and np.isnan(gelu[2]) and gelu[3] == 0
-    assert ndtr[0] == 1 and ndtr[1] < 1e-36 and np.isnan(ndtr[2]) and abs(ndtr[3] - 0.5) < 1e-5
+    assert ndtr[0] == 1 and ndtr[1] < 1e-36 and np.isnan(ndtr[2]) and ndtr[3] == 0.5
 
 
 @pytest.mark.parametrize("last", [131_072, 2**22, 2**24])

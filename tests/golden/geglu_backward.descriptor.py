@@ -145,9 +145,10 @@ def minimum(a, b):
 
 @triton.jit
 def ndtr(x):
-    """Phi(x), its tail as gelu has it."""
+    """Phi(x). Its tail Phi(-u), u = |x|, is 2 to a polynomial as in gelu, of two terms more, and a half at 0: good to
+    8e-7 of itself and 2e-9, since nothing makes up for what it is off by."""
     u = minimum(tl.abs(x), 13.0)
-    tail = tl.exp2(-1.00002395 + u * (-1.15071245 + u * (-0.460178613 + u * (-0.0519084807 + u * (0.00735740869 + u * (-0.000610990061 + u * (2.039643e-05)))))))
+    tail = tl.exp2(-1.0 + u * (-1.15111773 + u * (-0.459100969 + u * (-0.0528026843 + u * (0.00747372804 + u * (-0.000427083395 + u * (-7.48620506e-05 + u * (1.75410375e-05 + u * (-1.12450889e-06)))))))))
     return tl.where(x < 0.0, tail, 1.0 - tail)
 
 
