@@ -60,10 +60,10 @@ class Contest:
     bytes_ms: float
     clock: Clock
 
-    def rounds(self, seconds: float, long: bool = False) -> dict[str, list[float]]:
+    def rounds(self, seconds: float, lasts: bool) -> dict[str, list[float]]:
         laps = {name: Lap(run) for name, run in self.runs.items()}
         laps["ours"] = Lap(self.runs["ours"], self.bound.restore)
-        if long:
+        if lasts:
             return lasting(laps, seconds, self.clock)
         return times({name: [lap] for name, lap in laps.items()}, seconds, self.clock)
 

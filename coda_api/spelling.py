@@ -239,8 +239,8 @@ def gelu(x):
     "ndtr": '''
 @triton.jit
 def ndtr(x):
-    """Phi(x). Its tail Phi(-u), u = |x|, is 2 to a polynomial as in gelu, of two terms more, and a half at 0: good to
-    8e-7 of itself and 2e-9, since nothing makes up for what it is off by."""
+    """Phi(x). Its tail Phi(-u), u = |x|, is 2 to a polynomial, as in gelu: good to 8e-7 of itself and 2e-9. It has two
+    terms more and is a half at 0, since here no factor x makes an error small there."""
     u = minimum(tl.abs(x), 13.0)
     tail = tl.exp2(NDTR_POLYNOMIAL)
     return tl.where(x < 0.0, tail, 1.0 - tail)

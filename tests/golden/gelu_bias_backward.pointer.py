@@ -127,8 +127,8 @@ def minimum(a, b):
 
 @triton.jit
 def ndtr(x):
-    """Phi(x). Its tail Phi(-u), u = |x|, is 2 to a polynomial as in gelu, of two terms more, and a half at 0: good to
-    8e-7 of itself and 2e-9, since nothing makes up for what it is off by."""
+    """Phi(x). Its tail Phi(-u), u = |x|, is 2 to a polynomial, as in gelu: good to 8e-7 of itself and 2e-9. It has two
+    terms more and is a half at 0, since here no factor x makes an error small there."""
     u = minimum(tl.abs(x), 13.0)
     tail = tl.exp2(-1.0 + u * (-1.15111773 + u * (-0.459100969 + u * (-0.0528026843 + u * (0.00747372804 + u * (-0.000427083395 + u * (-7.48620506e-05 + u * (1.75410375e-05 + u * (-1.12450889e-06)))))))))
     return tl.where(x < 0.0, tail, 1.0 - tail)
