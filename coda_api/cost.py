@@ -18,6 +18,7 @@ from coda_synth.coda_api.kernel_time import (
     Work,
     busy_s,
     depth_efficiency,
+    mainloop,
     pieces_s,
     share,
     spill_s,
@@ -28,7 +29,7 @@ from coda_synth.coda_api.kernel_time import (
 )
 from coda_synth.coda_api.program import Call, Form, Kernel, Preparation, Program, Ref, Signature, Value, walk
 from coda_synth.coda_api.schedule import Schedule
-from coda_synth.coda_api.storage import stored_dtype
+from coda_synth.coda_api.storage import accumulated_into, stored_dtype
 
 Sizes = Mapping[str, int]
 ITEMSIZE = {
@@ -156,7 +157,7 @@ def _launch(call: Call, traffic: _Traffic, device: Device, spilled: int) -> Laun
     rate = device.matmul_flops(traffic.signature.dtype)
     shape = tile_efficiency(schedule, device)
     depth = depth_efficiency(schedule, device, rate * shape, rows)
-    work = _work(call, traffic, rows * cols, tiles, spilled, rate / device.sms)
+    work = _work(call, traffic, device, rows * cols, tiles, spilled, rate / device.sms)
     # A wide tile over a ragged edge, or with padded groups, computes what nobody asked for: the tiles' flops count.
     seconds = max(memory, waves * tile_s(schedule, device, work, shape * depth)) + LAUNCH_S
     if schedule.split_k > 1:
@@ -204,16 +205,19 @@ def _in_pieces(
     return seconds, operands + rest + 2 * workspace
 
 
-def _work(call: Call, traffic: _Traffic, product: int, tiles: int, spilled: int, rate: float) -> Work:
+def _work(call: Call, traffic: _Traffic, device: Device, product: int, tiles: int, spilled: int, rate: float) -> Work:
     """What one tile of a kernel asks for; product: elements; rate: flops a second of one SM."""
     unit, schedule = call.unit, traffic.schedules[call.name]
     assert isinstance(unit, Kernel) and unit.gemm is not None
     inner = call.dim(unit.gemm.inner).size(traffic.sizes)
     stored = max(0, traffic.written(call) - product * ITEMSIZE[traffic.signature.dtype])
     live = traffic.live(call)
+    loaded = traffic.read(call) - traffic.operands(call)
+    if schedule.split_k == 1 and mainloop(schedule, device) != "portable":  # the copy engine adds to memory itself
+        loaded -= traffic.accumulated(call)
     return Work(
         mainloop_s=2 * schedule.block_m * schedule.block_n * inner / rate,
-        loaded=(traffic.read(call) - traffic.operands(call)) / tiles,
+        loaded=loaded / tiles,
         stored=stored / tiles,
         running=any(value.form in (Form.PARTIAL, Form.PICK) for value in live.values()),
         chained=any(value.word in CHAINED for value in live.values()),
@@ -243,6 +247,11 @@ class _Traffic:
         gemm = call.unit.gemm if isinstance(call.unit, Kernel) else None
         used -= {gemm.a, gemm.b} if gemm else set()
         return self.operands(call) + sum(self._ref(call.args[name]) for name in sorted(used))
+
+    def accumulated(self, call: Call) -> int:
+        """What of it is read to be added to, where the kernel does that itself."""
+        added = (accumulated_into(value) for value in self.live(call).values())
+        return sum(self._ref(call.args[name]) for name in added if name)
 
     def written(self, call: Call) -> int:
         return sum(self._output(call, name) for name in self.program.live_outputs(call))

@@ -91,9 +91,6 @@ class HopperEmitter(HopperLoads):
         """A slice's beginning: which slots are its own, and the wait for what is loaded into them."""
         lines = [f"layout: gl.constexpr = {self.slice.products[0]}.type.layout"]
         base = "" if self.groups == 1 else f"WHICH * {self.in_slots} + "
-        if self.pairs and not self._ahead:  # the slice before was staged in its slot
-            lines += ["if step > 0:", "    tma.store_wait(0)"]
-            lines.append(f"    mbarrier.arrive(freed.index({base}(step - 1) % {self.in_slots}), count=1)")
         if self.loads:
             lines.append(f"slot = {base}INDEX" if self._indexed else f"slot = {base}step % {self.in_slots}")
             lines.append(f"mbarrier.wait(loaded.index(slot), (step // {self.in_slots}) & 1)")
@@ -217,7 +214,7 @@ class HopperEmitter(HopperLoads):
 
     def _released(self) -> list[str]:
         """Slots in which outputs were staged go back to the loader once the stores have read them: by now they have."""
-        if not self.pairs or not self._ahead:
+        if not self.pairs:
             return []
         return [
             "if slice_step > 0:",
@@ -254,8 +251,7 @@ class HopperEmitter(HopperLoads):
         gemm = self.kernel.gemm
         assert gemm is not None
         a, b = self.slice.param_names[gemm.a], self.slice.param_names[gemm.b]
-        brought = [t for t in self.loads if t not in self.pairs]  # what is accumulated is stored by the consumer
-        rest = [p.name for p in self._memory_params() if p.name not in (a, b, *brought)]
+        rest = [p.name for p in self._memory_params() if p.name not in (a, b, *self.loads)]
         turns = ["WHICH", "turn"] if self.groups > 1 else []
         return [
             *turns,

@@ -214,6 +214,13 @@ class HopperSlice(SliceValues):
         text = f"gl.convert_layout({self.inner.plain(narrow)}, {self._group_layout(value)})"
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
+    def _word_accumulate(self, value: Value) -> Texts:
+        """What is added, alone: the copy engine adds it to memory, and no tile is loaded for it."""
+        _, added = value.args
+        if added.rows is None or added.cols is None:
+            raise LoweringError("the Hopper kernel accumulates tiles alone")
+        return self.inner.texts(added)
+
     def as_float(self, value: Value, text: str) -> str:
         bf16 = self.tensors.params[str(value.attrs["name"])].dtype == "bfloat16"
         return f"unpacked({text})" if bf16 else super().as_float(value, text)
@@ -231,8 +238,9 @@ _BY_COLUMN = "gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])"  # of [
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What leaves through shared memory: the write into a slot, and the copy from there to memory, which waits for the
-    slice's fence. Both stand at the slice's end, so that a slot is waited for when all else is done."""
+    """What leaves through shared memory: the write into a slot, and the copy from there to memory, or its addition
+    to memory, which waits for the slice's fence. Both stand at the slice's end, so that a slot is waited for when all
+    else is done."""
 
     pointer: str
     write: str
@@ -258,7 +266,8 @@ class HopperEpilogue(Epilogue):
         self._pair(pointer, cols)
         place = f"[row, {self.slice.start(cols, segment)}]"
         slot = f"{pointer}_ring.index({at})"
-        self.staged.append(Staged(pointer, f"{slot}.store({text})", f"tma_store({pointer}, {place}, {slot})"))
+        copy = "tma_add" if pointer in self.slice.param_names.values() else "tma_store"
+        self.staged.append(Staged(pointer, f"{slot}.store({text})", f"{copy}({pointer}, {place}, {slot})"))
 
     def _column_partial(self, output: str, value: Value) -> None:
         """Each warp reduces its own rows and leaves one in shared memory. After the barriers of the slice's end threads
@@ -302,16 +311,11 @@ class HopperEpilogue(Epilogue):
                 self._write(f"{name} = gl.convert_layout({name}, gl.SliceLayout(1, {layout}))")
 
     def _pair(self, pointer: str, cols: Dim) -> None:
-        """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes. What
-        is accumulated goes back to its own."""
-        if pointer in self.slice.rings:
-            self.slice.use(pointer)
-            self.pairs[pointer] = pointer
-            return
+        """Finds a tile of the same shape and dtype that the slice has read before, and that no other output takes."""
         names = {text: name for name, text in self.slice.output_names.items()}
         dtype = self.tensors.outputs[names[pointer]].dtype
         for name, text in self.slice.param_names.items():
-            same = text in self.slice.rings and self.tensors.params[name].dtype == dtype and text not in names
+            same = text in self.slice.rings and self.tensors.params[name].dtype == dtype
             if same and self.tensors.params[name].dims[1] == cols and text not in self.pairs.values():
                 self.pairs.setdefault(pointer, text)
                 return

@@ -63,16 +63,17 @@ class HopperPlan(KernelEmitter):
 
     def _budget(self, slots: int | None) -> None:
         """Shares out what the operands leave: `slots` of the loader's rings, or one for every slice of a tile (None),
-        and rings for outputs. What is accumulated is staged where it was read; so may other outputs be that match a
-        tile which was read, where every slice has a slot of its own. Raises DoesNotFit."""
+        and rings for outputs. Where every slice has a slot of its own, outputs that match a tile which was read may be
+        staged in it. Where nothing is read, stores are all that a slice waits for: None then asks for two slots of
+        each output. Raises DoesNotFit."""
         load, operands = self._bytes(self.loads), self.schedule.operand_bytes()
         parts = sum(4 * prod(shape) for shape in self._parts().values())
         found = self.epilogue.pairs
-        added = {output: read for output, read in found.items() if output == read}
         self.in_slots = slots or self.geometry.slices
-        for pairs in (found, added) if slots is None and found != added else (added,):
+        out_slots = (2, 1) if self.loads or slots else (2,)
+        for pairs in (found, {}) if slots is None and found else ({},):
             own = {t: w for t, w in self.stores.items() if t not in pairs}
-            for self.out_slots in (2, 1):
+            for self.out_slots in out_slots:
                 if operands + parts + self.in_slots * load + self.out_slots * self._bytes(own) <= SHARED_BYTES:
                     self.pairs, self.stores = pairs, own
                     return

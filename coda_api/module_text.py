@@ -159,12 +159,31 @@ _GLUON_NAMES = """
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 """
+_ADDS = '''
+
+def _tma_add():
+    """Adds a box of shared memory to memory, asynchronously as a store: a word of Gluon's from triton 3.8 on."""
+    if hasattr(tma, "async_atomic_add"):
+        return tma.async_atomic_add
+    from triton._C.libtriton.ir import DESCRIPTOR_REDUCE_KIND
+    from triton.experimental.gluon.language._core import builtin
+
+    @builtin
+    def add(described, place, box, _semantic=None):
+        place = _semantic._convert_to_ir_values(place, require_i64=False)
+        _semantic.builder.create_async_tma_reduce(DESCRIPTOR_REDUCE_KIND.ADD, described.handle, place, box.handle)
+
+    return add
+
+
+tma_add = _tma_add()
+'''
 
 
 def _module_names() -> frozenset[str]:
     """What a module with every part defines, imports or takes from Python, read off the texts themselves."""
     head = _HEAD.format(title="", note="", imports=_GLUON_IMPORTS + _OVERLAP_IMPORT + _DESCRIPTOR, processors=0)
-    tree = parse_statements("".join((head, _GLUON_NAMES, _PROGRAMS, _PIECES, _DESCRIBED, _GLUON, _REPEATS)))
+    tree = parse_statements("".join((head, _GLUON_NAMES, _ADDS, _PROGRAMS, _PIECES, _DESCRIBED, _GLUON, _REPEATS)))
     found = {"prepare", "launch", *FUNCTIONS, *(f"{name}_g" for name in (*FUNCTIONS, *GLUON_FUNCTIONS))}
     for node in ast.walk(tree):
         if isinstance(node, ast.alias):
@@ -207,7 +226,8 @@ def _harmless(title: str) -> str:
 def module_text(head: str, kernels: Iterable[str], prepare: str, launch: str) -> str:
     """The whole module, with the library functions that its kernels call."""
     kernels = "\n\n".join(kernels)
-    parts = [head, library(kernels), library(kernels, "_g"), kernels, prepare, launch]
+    adds = _ADDS if "tma_add(" in kernels else ""
+    parts = [head, adds, library(kernels), library(kernels, "_g"), kernels, prepare, launch]
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
 
 

@@ -326,16 +326,31 @@ class _Copies:
 
     @staticmethod
     def async_copy_shared_to_global(target: _Described, place: Any, source: _View) -> None:
-        where = (int(place[0]), int(place[1]))
-        if where in target.stored:
-            raise HopperFault(f"the box at {where} of one output is stored twice")
-        target.stored.add(where)
-        _launch().touch(target.place, writes=True)
+        where = _once(target, place)
         _block().store(source.slot, source.values.copy, lambda values: put(target.values, where, values))
+
+    @staticmethod
+    def async_atomic_add(target: _Described, place: Any, source: _View) -> None:
+        where = _once(target, place)
+
+        def add(values: np.ndarray) -> None:
+            put(target.values, where, box(target.values, where, values.shape) + values)
+
+        _block().store(source.slot, source.values.copy, add)
 
     @staticmethod
     def store_wait(pending: int) -> None:
         _block().wait_stores(pending)
+
+
+def _once(target: _Described, place: Any) -> tuple[int, int]:
+    """Where a box of an output goes, to which none went before."""
+    where = (int(place[0]), int(place[1]))
+    if where in target.stored:
+        raise HopperFault(f"the box at {where} of one output is stored twice")
+    target.stored.add(where)
+    _launch().touch(target.place, writes=True)
+    return where
 
 
 def _fence_async_shared() -> None:

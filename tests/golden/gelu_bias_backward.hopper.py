@@ -194,15 +194,17 @@ def sum_in_warps_g(x, WARPS: gl.constexpr):
 
 @gluon.jit
 def activation_epilogue(
-    z_2, zdz_sum, step, z_ring, act_out_ring, loaded, freed, db_parts, INDEX: gl.constexpr, row, col, dz_out,
-    act_out, db_out, b, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
+    z_2, zdz_sum, step, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, WHICH: gl.constexpr, row, col,
+    dz_out, act_out, db_out, b, M, N, BLOCK_M: gl.constexpr, SLICE: gl.constexpr, WARPS: gl.constexpr,
     WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
 ):
     layout: gl.constexpr = z_2.type.layout
-    slot = INDEX
-    mbarrier.wait(loaded.index(slot), (step // 8) & 1)
-    out_slot = step % 2
+    slot = WHICH * 2 + step % 2
+    mbarrier.wait(loaded.index(slot), (step // 2) & 1)
+    out_slot = WHICH * 1 + step % 1
     z_tile = unpacked_g(z_ring.index(slot).load(layout))
+    fence_async_shared()
+    mbarrier.arrive(freed.index(slot), count=1)
     v = ndtr_g(z_tile)
     v_2 = z_tile * z_tile * (-0.5 / 0.6931471805599453) - gl.log2(2.5066282746310002)
     dz = z_2 * (v + z_tile * gl.exp2(v_2))
@@ -213,26 +215,25 @@ def activation_epilogue(
     cols = col + places
     b_cols = unpacked_g(gl.load(b + col + places, mask=WHOLE_N | (cols < N), other=0)[None, :])
     zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), (z_tile - b_cols) * dz, 0.0), 1)
-    tma.store_wait(3)
+    db_parts.index(WHICH).store(db_part)
+    tma.store_wait(0)
+    dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
-    db_parts.index(0).store(db_part)
-    z_ring.index(slot).store(dz.to(gl.bfloat16))
     fence_async_shared()
+    tma_store(dz_out, [row, col], dz_out_ring.index(out_slot))
     tma_store(act_out, [row, col], act_out_ring.index(out_slot))
-    tma_store(dz_out, [row, col], z_ring.index(slot))
     by_column: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
     columns = col + gl.arange(0, SLICE, layout=gl.SliceLayout(0, by_column))
-    gl.store(db_out + row // BLOCK_M * N + columns, gl.sum(db_parts.index(0).load(by_column), 0), mask=WHOLE_N | (columns < N))
+    gl.store(db_out + row // BLOCK_M * N + columns, gl.sum(db_parts.index(WHICH).load(by_column), 0), mask=WHOLE_N | (columns < N))
     return zdz_sum
 
 
 @gluon.jit
 def activation_loader(
-    e, w, e_stages, w_stages, full, empty, z, z_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):
     step = 0
-    slice_step = 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
@@ -244,124 +245,95 @@ def activation_loader(
             tma_load(e, [row, k], full.index(stage), e_stages.index(stage))
             tma_load(w, [k, col], full.index(stage), w_stages.index(stage))
             step += 1
-        slot = slice_step % 8
-        mbarrier.wait(freed.index(slot), ((slice_step // 8) & 1) ^ 1)
+
+
+@gluon.jit
+def activation_fetcher(
+    z, z_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
+):
+    turn_step = 0
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+        slice_step = turn_step // 2 * 4
+        slot = turn_step % 2 * 2 + slice_step % 2
+        mbarrier.wait(freed.index(slot), ((slice_step // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, col], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 1) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 8) & 1) ^ 1)
+        slot = turn_step % 2 * 2 + (slice_step + 1) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, (col + 32)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 2) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 8) & 1) ^ 1)
+        slot = turn_step % 2 * 2 + (slice_step + 2) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 2) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, (col + 64)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 3) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 8) & 1) ^ 1)
+        slot = turn_step % 2 * 2 + (slice_step + 3) % 2
+        mbarrier.wait(freed.index(slot), (((slice_step + 3) // 2) & 1) ^ 1)
         mbarrier.expect(loaded.index(slot), 8192)
         tma_load(z, [row, (col + 96)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 4) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 4) // 8) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(z, [row, (col + 128)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 5) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 5) // 8) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(z, [row, (col + 160)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 6) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 6) // 8) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(z, [row, (col + 192)], loaded.index(slot), z_ring.index(slot))
-        slot = (slice_step + 7) % 8
-        mbarrier.wait(freed.index(slot), (((slice_step + 7) // 8) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 8192)
-        tma_load(z, [row, (col + 224)], loaded.index(slot), z_ring.index(slot))
-        slice_step += 8
+        turn_step += 1
 
 
 @gluon.jit
 def activation_consumer(
-    e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out,
-    zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    WHICH: gl.constexpr, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed,
+    db_parts, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr, WHOLE_M: gl.constexpr,
+    WHOLE_N: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0_to_128, zero_128_to_256 = halves_g(zero)
-    zero_0_to_64, zero_64_to_128 = halves_g(zero_0_to_128)
+    zero_0_to_64, zero_64_to_128 = halves_g(zero)
     zero_0, zero_32 = halves_g(zero_0_to_64)
     zero_64, zero_96 = halves_g(zero_64_to_128)
-    zero_128_to_192, zero_192_to_256 = halves_g(zero_128_to_256)
-    zero_128, zero_160 = halves_g(zero_128_to_192)
-    zero_192, zero_224 = halves_g(zero_192_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
-    step, slice_step = 0, 0
+    step, slice_step = WHICH * steps, 0
     tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0) + WHICH * gl.num_programs(0), tiles_m * tiles_n, 2 * gl.num_programs(0)):
         tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
         row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows = row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
+        mbarrier.wait(turn.index(WHICH), ((slice_step // 4) & 1) ^ (1 - WHICH))
         stage = step % STAGES
         mbarrier.wait(full.index(stage), (step // STAGES) & 1)
         acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), warpgroup_mma_init(zero), use_acc=False, is_async=True)
         acc = warpgroup_mma_wait(1, deps=(acc,))
-        if slice_step > 0:
-            tma.store_wait(0)
-            for i in gl.static_range(8):
-                mbarrier.arrive(freed.index(i), count=1)
         for k in range(1, steps):
             stage = (step + k) % STAGES
             mbarrier.wait(full.index(stage), ((step + k) // STAGES) & 1)
             acc = warpgroup_mma(e_stages.index(stage), w_stages.index(stage), acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((step + k - 1) % STAGES), count=1)
+        mbarrier.arrive(turn.index(1 - WHICH), count=1)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
-        step += steps
+        step += 2 * steps
         zdz_sum = gl.full((BLOCK_M,), 0.0, gl.float32, layout=gl.SliceLayout(1, layout))
-        acc_0_to_128, acc_128_to_256 = halves_g(acc)
-        acc_0_to_64, acc_64_to_128 = halves_g(acc_0_to_128)
+        acc_0_to_64, acc_64_to_128 = halves_g(acc)
         acc_0, acc_32 = halves_g(acc_0_to_64)
         acc_64, acc_96 = halves_g(acc_64_to_128)
-        acc_128_to_192, acc_192_to_256 = halves_g(acc_128_to_256)
-        acc_128, acc_160 = halves_g(acc_128_to_192)
-        acc_192, acc_224 = halves_g(acc_192_to_256)
         zdz_sum = activation_epilogue(
-                acc_0, zdz_sum, slice_step, z_ring, act_out_ring, loaded, freed, db_parts, 0, row, col, dz_out, act_out,
-                db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
+                acc_0, zdz_sum, slice_step, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, WHICH, row, col,
+                dz_out, act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_32, zdz_sum, slice_step + 1, z_ring, act_out_ring, loaded, freed, db_parts, 1, row, col + 32, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
+                acc_32, zdz_sum, slice_step + 1, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, WHICH, row,
+                col + 32, dz_out, act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_64, zdz_sum, slice_step + 2, z_ring, act_out_ring, loaded, freed, db_parts, 2, row, col + 64, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
+                acc_64, zdz_sum, slice_step + 2, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, WHICH, row,
+                col + 64, dz_out, act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
         zdz_sum = activation_epilogue(
-                acc_96, zdz_sum, slice_step + 3, z_ring, act_out_ring, loaded, freed, db_parts, 3, row, col + 96, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
+                acc_96, zdz_sum, slice_step + 3, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, WHICH, row,
+                col + 96, dz_out, act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
             )
-        zdz_sum = activation_epilogue(
-                acc_128, zdz_sum, slice_step + 4, z_ring, act_out_ring, loaded, freed, db_parts, 4, row, col + 128, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
-            )
-        zdz_sum = activation_epilogue(
-                acc_160, zdz_sum, slice_step + 5, z_ring, act_out_ring, loaded, freed, db_parts, 5, row, col + 160, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
-            )
-        zdz_sum = activation_epilogue(
-                acc_192, zdz_sum, slice_step + 6, z_ring, act_out_ring, loaded, freed, db_parts, 6, row, col + 192, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
-            )
-        zdz_sum = activation_epilogue(
-                acc_224, zdz_sum, slice_step + 7, z_ring, act_out_ring, loaded, freed, db_parts, 7, row, col + 224, dz_out,
-                act_out, db_out, b, M, N, BLOCK_M, 32, WARPS, WHOLE_M, WHOLE_N,
-            )
-        slice_step += 8
+        slice_step += 4
         gl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
     tma.store_wait(0)
 
@@ -374,31 +346,37 @@ def activation(
     WHOLE_N: gl.constexpr,
 ):
     e_stages = gl.allocate_shared_memory(e.dtype, [STAGES, 128, 64], e.layout)
-    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 256], w.layout)
-    z_ring = gl.allocate_shared_memory(z.dtype, [8, 128, 32], z.layout)
+    w_stages = gl.allocate_shared_memory(w.dtype, [STAGES, 64, 128], w.layout)
+    z_ring = gl.allocate_shared_memory(z.dtype, [4, 128, 32], z.layout)
+    dz_out_ring = gl.allocate_shared_memory(dz_out.dtype, [2, 128, 32], dz_out.layout)
     act_out_ring = gl.allocate_shared_memory(act_out.dtype, [2, 128, 32], act_out.layout)
-    db_parts = gl.allocate_shared_memory(gl.float32, [1, 8, 32], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
+    db_parts = gl.allocate_shared_memory(gl.float32, [2, 4, 32], gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [8, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [8, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(8):
+    loaded = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(4):
         mbarrier.init(loaded.index(i), count=1)
         mbarrier.init(freed.index(i), count=1)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (activation_consumer, (e_stages, w_stages, full, empty, z_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
-            (activation_loader, (e, w, e_stages, w_stages, full, empty, z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (activation_consumer, (0, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (activation_consumer, (1, turn, e_stages, w_stages, full, empty, z_ring, dz_out_ring, act_out_ring, loaded, freed, db_parts, b, dz_out, act_out, db_out, zdz_out, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS, WHOLE_M, WHOLE_N)),
+            (activation_loader, (e, w, e_stages, w_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (activation_fetcher, (z, z_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1],
-        [24],
+        [4, 1, 1],
+        [240, 24, 24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -545,10 +523,10 @@ def launch(e, w_down, z, b, a_dz, a_act, a_db, a_zdz, c_db, s_s, g_dw):
         return
     _keep(key, [
         _launched(
-            activation, _programs(e.device, T, 128, F, 256), _described_g(e, [128, 64], "bfloat16"),
-            _described_g(w_down, [64, 256], "bfloat16"), _described_g(z, [128, 32], "bfloat16"), b,
+            activation, _programs(e.device, T, 128, F, 128), _described_g(e, [128, 64], "bfloat16"),
+            _described_g(w_down, [64, 128], "bfloat16"), _described_g(z, [128, 32], "bfloat16"), b,
             _described_g(a_dz, [128, 32], "bfloat16"), _described_g(a_act, [128, 32], "bfloat16"), a_db, a_zdz, T, F,
-            D, 128, 256, 64, 8, 3, 8, False, False, False, T % 128 == 0, F % 256 == 0, num_warps=8, num_stages=3,
+            D, 128, 128, 64, 8, 5, 4, False, False, False, T % 128 == 0, F % 128 == 0, num_warps=4, num_stages=5,
         ),
         _launched(bias, (-(-F // 32),), a_db, c_db, F, a_db.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(statistic, (-(-T // 32),), a_zdz, s_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),

@@ -132,6 +132,24 @@ def _repeated(key):
     return True
 
 
+def _tma_add():
+    """Adds a box of shared memory to memory, asynchronously as a store: a word of Gluon's from triton 3.8 on."""
+    if hasattr(tma, "async_atomic_add"):
+        return tma.async_atomic_add
+    from triton._C.libtriton.ir import DESCRIPTOR_REDUCE_KIND
+    from triton.experimental.gluon.language._core import builtin
+
+    @builtin
+    def add(described, place, box, _semantic=None):
+        place = _semantic._convert_to_ir_values(place, require_i64=False)
+        _semantic.builder.create_async_tma_reduce(DESCRIPTOR_REDUCE_KIND.ADD, described.handle, place, box.handle)
+
+    return add
+
+
+tma_add = _tma_add()
+
+
 @triton.jit
 def tile_order(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Row and column of a tile: groups of GROUP_M tile rows run down first, so that neighbours share operands in L2."""
@@ -253,18 +271,13 @@ def data(
 
 
 @gluon.jit
-def weights_epilogue(z, step, dw_ring, loaded, freed, row, col, dw):
+def weights_epilogue(z, step, dw_ring, row, col, dw):
     layout: gl.constexpr = z.type.layout
-    if step > 0:
-        tma.store_wait(0)
-        mbarrier.arrive(freed.index((step - 1) % 1), count=1)
-    slot = step % 1
-    mbarrier.wait(loaded.index(slot), (step // 1) & 1)
-    dw_tile = dw_ring.index(slot).load(layout).to(gl.float32)
-    dw_2 = dw_tile + z
-    dw_ring.index(slot).store(dw_2.to(gl.float32))
+    out_slot = step % 2
+    tma.store_wait(1)
+    dw_ring.index(out_slot).store(z.to(gl.float32))
     fence_async_shared()
-    tma_store(dw, [row, col], dw_ring.index(slot))
+    tma_add(dw, [row, col], dw_ring.index(out_slot))
 
 
 @gluon.jit
@@ -287,35 +300,17 @@ def weights_loader(
 
 
 @gluon.jit
-def weights_fetcher(
-    dw, dw_ring, loaded, freed, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr,
-):
-    slice_step = 0
-    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_order_g(tile, tiles_m, tiles_n, GROUP_M)
-        row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-        slot = slice_step % 1
-        mbarrier.wait(freed.index(slot), ((slice_step // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 65536)
-        tma_load(dw, [row, col], loaded.index(slot), dw_ring.index(slot))
-        slot = (slice_step + 1) % 1
-        mbarrier.wait(freed.index(slot), (((slice_step + 1) // 1) & 1) ^ 1)
-        mbarrier.expect(loaded.index(slot), 65536)
-        tma_load(dw, [row, (col + 128)], loaded.index(slot), dw_ring.index(slot))
-        slice_step += 2
-
-
-@gluon.jit
 def weights_consumer(
-    dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
+    dy_stages, x_stages, full, empty, dw_ring, dw, M, N, K, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARPS: gl.constexpr,
 ):
     accumulator: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, BLOCK_N, 16]
     )
     zero = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, accumulator)
-    zero_0, zero_128 = halves_g(zero)
+    zero_0_to_128, zero_128_to_256 = halves_g(zero)
+    zero_0, zero_64 = halves_g(zero_0_to_128)
+    zero_128, zero_192 = halves_g(zero_128_to_256)
     layout: gl.constexpr = zero_0.type.layout
     steps = gl.cdiv(K, BLOCK_K)
     step, slice_step = 0, 0
@@ -336,10 +331,14 @@ def weights_consumer(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((step + steps - 1) % STAGES), count=1)
         step += steps
-        acc_0, acc_128 = halves_g(acc)
-        weights_epilogue(acc_0, slice_step, dw_ring, loaded, freed, row, col, dw)
-        weights_epilogue(acc_128, slice_step + 1, dw_ring, loaded, freed, row, col + 128, dw)
-        slice_step += 2
+        acc_0_to_128, acc_128_to_256 = halves_g(acc)
+        acc_0, acc_64 = halves_g(acc_0_to_128)
+        acc_128, acc_192 = halves_g(acc_128_to_256)
+        weights_epilogue(acc_0, slice_step, dw_ring, row, col, dw)
+        weights_epilogue(acc_64, slice_step + 1, dw_ring, row, col + 64, dw)
+        weights_epilogue(acc_128, slice_step + 2, dw_ring, row, col + 128, dw)
+        weights_epilogue(acc_192, slice_step + 3, dw_ring, row, col + 192, dw)
+        slice_step += 4
     tma.store_wait(0)
 
 
@@ -351,29 +350,23 @@ def weights(
 ):
     dy_stages = gl.allocate_shared_memory(dy.dtype, [STAGES, 64, 128], dy.layout)
     x_stages = gl.allocate_shared_memory(x.dtype, [STAGES, 64, 256], x.layout)
-    dw_ring = gl.allocate_shared_memory(dw.dtype, [1, 128, 128], dw.layout)
+    dw_ring = gl.allocate_shared_memory(dw.dtype, [2, 128, 64], dw.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
-    loaded = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(1):
-        mbarrier.init(loaded.index(i), count=1)
-        mbarrier.init(freed.index(i), count=1)
     if WAITS_FIRST:
         gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (weights_consumer, (dy_stages, x_stages, full, empty, dw_ring, loaded, freed, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
+            (weights_consumer, (dy_stages, x_stages, full, empty, dw_ring, dw, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, WARPS)),
             (weights_loader, (dy, x, dy_stages, x_stages, full, empty, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-            (weights_fetcher, (dw, dw_ring, loaded, freed, M, N, K, BLOCK_M, BLOCK_N, GROUP_M)),
         ],
-        [1, 1],
-        [24, 24],
+        [1],
+        [24],
     )
     if WAITS_LAST:
         gdc_wait()
@@ -438,7 +431,7 @@ def launch(dy, x, w, dw, a_dx, c_db, d_db):
         ),
         _launched(
             weights, _programs(dy.device, F, 128, D, 256), _described_g(dy, [64, 128], "bfloat16"),
-            _described_g(x, [64, 256], "bfloat16"), _described_g(dw, [128, 128], "float32"), F, D, T, 128, 256, 64, 16,
+            _described_g(x, [64, 256], "bfloat16"), _described_g(dw, [128, 64], "float32"), F, D, T, 128, 256, 64, 16,
             3, 8, False, False, True, num_warps=8, num_stages=3, launch_pdl=True,
         ),
         _launched(

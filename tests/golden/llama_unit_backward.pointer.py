@@ -312,16 +312,16 @@ def gated_epilogue(z_2, zdz_sum, row, col, dz_out, z, act_out, M, N, BLOCK_M: tl
     double_cols = col * 2 + tl.arange(0, 2 * SLICE)
     z_tile = tl.load(z + rows.to(tl.int64)[:, None] * (2 * N) + double_cols[None, :], mask=(rows[:, None] < M) & (double_cols[None, :] < (2 * N)), other=0).to(tl.float32)
     even, odd = pairs(z_tile)
+    v = z_2 * odd
     t = tl.sigmoid(even)
     a = even * t
-    v = z_2 * odd * (t + a * (1 - t))
-    v_2 = z_2 * a
-    dz = interleave(v, v_2)
+    v_2 = t + a * (1 - t)
+    dz = interleave(v * v_2, z_2 * a)
     tl.store(dz_out + rows.to(tl.int64)[:, None] * (2 * N) + double_cols[None, :], dz.to(tl.bfloat16), mask=(rows[:, None] < M) & (double_cols[None, :] < (2 * N)))
     act = a * odd
     cols = col + tl.arange(0, SLICE)
     tl.store(act_out + rows.to(tl.int64)[:, None] * N + cols[None, :], act.to(tl.bfloat16), mask=(rows[:, None] < M) & (cols[None, :] < N))
-    zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, even * v + odd * v_2, 0.0), 1)
+    zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, v * (even * v_2 + a), 0.0), 1)
     return zdz_sum
 
 

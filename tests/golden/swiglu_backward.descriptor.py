@@ -142,16 +142,16 @@ def interleave(a, b):
 def gated_epilogue(z_2, zdz_sum, row, col, dz_out, z, act_out, N, SLICE: tl.constexpr):
     z_tile = z.load([row, col * 2]).to(tl.float32)
     even, odd = pairs(z_tile)
+    v = z_2 * odd
     t = tl.sigmoid(even)
     a = even * t
-    v = z_2 * odd * (t + a * (1 - t))
-    v_2 = z_2 * a
-    dz = interleave(v, v_2)
+    v_2 = t + a * (1 - t)
+    dz = interleave(v * v_2, z_2 * a)
     dz_out.store([row, col * 2], dz.to(tl.bfloat16))
     act = a * odd
     act_out.store([row, col], act.to(tl.bfloat16))
     cols = col + tl.arange(0, SLICE)
-    zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, even * v + odd * v_2, 0.0), 1)
+    zdz_sum = zdz_sum + tl.sum(tl.where(cols[None, :] < N, v * (even * v_2 + a), 0.0), 1)
     return zdz_sum
 
 

@@ -194,16 +194,16 @@ def gated_epilogue(
     mbarrier.arrive(freed.index(slot), count=1)
     even, odd = pairs_g(z_tile)
     v = gl.convert_layout(odd, layout)
-    v_2 = gl.convert_layout(even, layout)
-    t = sigmoid_g(v_2)
-    a = v_2 * t
-    v_3 = z_2 * v * (t + a * (1 - t))
-    v_4 = z_2 * a
-    dz = gl.convert_layout(interleave_g(v_3, v_4), double_layout)
+    v_2 = z_2 * v
+    v_3 = gl.convert_layout(even, layout)
+    t = sigmoid_g(v_3)
+    a = v_3 * t
+    v_4 = t + a * (1 - t)
+    dz = gl.convert_layout(interleave_g(v_2 * v_4, z_2 * a), double_layout)
     act = a * v
     places = gl.arange(0, SLICE, layout=gl.SliceLayout(0, layout))
     cols = col + places
-    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * v_3 + v * v_4, 0.0), 1)
+    zdz_sum = zdz_sum + gl.sum(gl.where(WHOLE_N | (cols[None, :] < N), v_2 * (v_3 * v_4 + a), 0.0), 1)
     tma.store_wait(0)
     dz_out_ring.index(out_slot).store(dz.to(gl.bfloat16))
     act_out_ring.index(out_slot).store(act.to(gl.bfloat16))
