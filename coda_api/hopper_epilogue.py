@@ -216,9 +216,9 @@ class HopperSlice(SliceValues):
 
     def _word_accumulate(self, value: Value) -> Texts:
         """What is added, alone: the copy engine adds it to memory, and no tile is loaded for it."""
-        _, added = value.args
-        if added.rows is None or added.cols is None:
-            raise LoweringError("the Hopper kernel accumulates tiles alone")
+        out, added = value.args
+        if added.rows is None or added.cols is None or self.tensors.params[str(out.attrs["name"])].dtype != "float32":
+            raise LoweringError("the Hopper kernel accumulates tiles alone, and in fp32")
         return self.inner.texts(added)
 
     def as_float(self, value: Value, text: str) -> str:

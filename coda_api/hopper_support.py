@@ -17,20 +17,26 @@ from coda_synth.coda_api.reader import read
 from coda_synth.coda_api.schedule import Schedule
 from coda_synth.coda_api.toolchain import BuildError, build
 
-# Every part of Gluon that the backend writes: rings that are loaded and stored, barriers, wgmma, warps with roles, and
-# in the second of three launches what lets launches overlap.
+# Every part of Gluon that the backend writes: rings that are loaded, stored and added to memory, barriers, wgmma, warps
+# with roles, and in the second of three launches what lets launches overlap.
 _PROBE = """
 @kernel
 def add(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"]):
     return {"y": gemm(x, w) + r}
 
 
+@kernel
+def accumulate_too(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"], s: Tensor["M", "N"]):
+    z = gemm(x, w)
+    return {"y": z + r, "s": accumulate(s, z)}
+
+
 @program
-def probe(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"]):
+def probe(x: Tensor["M", "K"], w: Tensor["N", "K"], r: Tensor["M", "N"], s: Tensor["M", "N"]):
     a = add(x, w, r)
-    b = add(x, w, a.y)
+    b = accumulate_too(x, w, a.y, s)
     c = add(x, w, b.y)
-    return {"y": c.y}
+    return {"y": c.y, "s": b.s}
 """
 _TILE = Schedule(block_m=64, block_n=64, block_k=32, stages=2, warps=4, mainloop="hopper")
 
@@ -52,8 +58,9 @@ def hopper_fault() -> str:
 
 def _probe() -> Generated:
     program = read(_PROBE)
-    inputs = tuple(InputSpec(p.name, p.type, "bfloat16", "activation") for p in program.params)
-    outputs = (OutputSpec("y", inputs[-1].type.dims, "bfloat16"),)
-    signature, sizes = Signature(program.name, inputs, outputs, "bfloat16"), dict.fromkeys("MNK", 256)
+    inputs = [InputSpec(p.name, p.type, "bfloat16", "activation") for p in program.params]
+    inputs[-1] = replace(inputs[-1], dtype="float32", role="in_place")
+    outputs = tuple(OutputSpec(name, inputs[-1].type.dims, inputs[i].dtype) for i, name in ((0, "y"), (-1, "s")))
+    signature, sizes = Signature(program.name, tuple(inputs), outputs, "bfloat16"), dict.fromkeys("MNK", 256)
     made = lower(program, signature, sizes, form="hopper", schedules=dict.fromkeys("abc", _TILE))
     return replace(made, launches=made.launches[1:2])

@@ -51,7 +51,7 @@ SLIPS = [
     ("linear_backward", "accumulate(dw, gemm(dy, x))", "accumulate(dw, 0 * gemm(dy, x))"),
     ("swiglu_backward", "t + a * (1 - t)", "t"),
     ("swiglu_backward", "interleave(h * da, d * a)", "interleave(d * a, h * da)"),
-    ("swiglu_backward", "g * dg + u * du", "g * dg"),
+    ("swiglu_backward", "g * da + a", "g * da"),
     ("geglu_backward", "p + g * density", "p"),
     ("gelu_bias_backward", "(z - b) * dz", "z * dz"),
     ("rmsnorm_backward", "d * gamma - xhat * s", "d * gamma"),

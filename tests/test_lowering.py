@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from coda_synth.coda_api.spelling import CALLS, INFIX
 from coda_synth.coda_api.words import Place, words_in
 from coda_synth.evaluator.signature import signature
 from coda_synth.tasks.catalog import task, task_names, worked_candidate
+
+from tests.language import signature_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -94,6 +97,33 @@ def test_what_is_accumulated_is_read_and_written_where_it_lies() -> None:
     weights = next(launch for launch in made.launches if launch.kernel == "weights")
     assert [a.type for a in weights.args if a.name.startswith("dw")] == ["tensordesc<fp32[128, 64]>"]
     assert "dw_tile = dw.load(" in made.source and "dw.store(" in made.source
+
+
+def test_a_hopper_kernel_leaves_the_adding_to_the_copy_engine() -> None:
+    """No tile of what it adds to is loaded."""
+    made = lowered("linear_backward", "hopper")
+    assert made.in_place == {"dw": ("dw",)} and "tma_add(dw, " in made.source
+    assert "tma_load(dw" not in made.source and "tma_add" not in lowered("linear_rope", "hopper").source
+
+
+@pytest.mark.parametrize(("added", "dtype"), [("z", "bfloat16"), ("b", "float32")])
+def test_what_the_copy_engine_cannot_add_a_portable_kernel_adds(added: str, dtype: str) -> None:
+    """It would round a product before it adds it, and has no tile of what is the same for all rows."""
+    text = f"""
+@kernel
+def f(dy: Tensor["K", "M"], x: Tensor["K", "N"], b: Tensor["N"], dw: Tensor["M", "N"]):
+    z = gemm(dy, x)
+    return {{"z": z + b, "dw": accumulate(dw, {added})}}
+@program
+def p(dy: Tensor["T", "F"], x: Tensor["T", "D"], b: Tensor["D"], dw: Tensor["F", "D"]):
+    a = f(dy, x, b, dw)
+    return {{"z": a.z, "dw": a.dw}}
+"""
+    program = read(text)
+    sig = signature_of(program, dtype="bfloat16")
+    inputs = tuple(replace(i, dtype=dtype) if i.name == "dw" else i for i in sig.inputs)
+    made = lower(program, replace(sig, inputs=inputs), dict.fromkeys("TDF", 1024), form="hopper")
+    assert [launch.gluon for launch in made.launches] == [False] and "dw.store(" in made.source
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from coda_synth.agent import doctor
-from coda_synth.coda_api import toolchain
+from coda_synth.coda_api import hopper_support, toolchain
+from coda_synth.coda_api.generated import Generated
 from coda_synth.coda_api.hopper_support import hopper_fault
 from coda_synth.coda_api.lowering import lower
 from coda_synth.coda_api.reader import read
@@ -26,20 +28,39 @@ TASK = "linear_nt"
 OLD, NEW = ("async_copy_global_to_shared", "async_copy_shared_to_global"), ("async_load", "async_store")
 
 
+def lowered_hopper(name: str) -> Generated:
+    spec, sig = task(name), signature(task(name))
+    return lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form="hopper")
+
+
 @pytest.mark.parametrize(("there", "taken"), [(OLD, OLD), (NEW, NEW), (OLD + NEW, NEW)])
 def test_the_copies_are_called_as_this_triton_calls_them(there: tuple[str, ...], taken: tuple[str, ...]) -> None:
     """3.6 and 3.7 have the old names, 3.8 both, 3.9 the new ones, and under the old ones functions that raise."""
-    spec, sig = task(TASK), signature(task(TASK))
-    source = lower(read(worked_candidate(TASK), sig), sig, next(iter(spec.time_shapes.values())), form="hopper").source
-    head = source.partition("@functools.cache")[0]
+    head = lowered_hopper(TASK).source.partition("@functools.cache")[0]
     chosen = [line for line in head.splitlines() if line.startswith(("tma_load", "tma_store"))]
     names: dict[str, object] = {"tma": SimpleNamespace(**{name: name for name in there})}
     exec("\n".join(chosen), names)
     assert (names["tma_load"], names["tma_store"]) == taken
 
 
+def test_boxes_are_added_to_memory_by_this_triton_s_word_or_by_what_it_is_made_of() -> None:
+    """Gluon has the word from 3.8 on."""
+    text = re.search(r"def _tma_add.*?    return add\n", lowered_hopper("linear_backward").source, re.DOTALL)
+    assert text is not None
+    names: dict[str, Any] = {"tma": SimpleNamespace(async_atomic_add="the word")}
+    exec(text[0], names)
+    assert names["_tma_add"]() == "the word"
+    names["tma"] = SimpleNamespace()
+    assert names["_tma_add"]().__name__ == "add"
+
+
 def test_this_triton_builds_hopper_kernels() -> None:
     assert hopper_fault() == ""
+
+
+def test_what_is_tried_has_every_part() -> None:
+    source = hopper_support._probe().source
+    assert all(f"{part}(" in source for part in ("tma_load", "tma_store", "tma_add", "gdc_wait", "warp_specialize"))
 
 
 @pytest.fixture
@@ -74,12 +95,11 @@ def test_the_doctor_tells_a_release_that_was_never_tested() -> None:
     assert "tested with 3.6 to 3.9" in doctor._untried("3.10.0") and doctor._untried("3.5.1")
 
 
-@pytest.mark.parametrize("name", ["linear_residual", "residual_rmsnorm_swiglu"])
+@pytest.mark.parametrize("name", ["linear_residual", "residual_rmsnorm_swiglu", "linear_backward"])
 def test_the_compiler_puts_barriers_where_the_text_leaves_them_to_it(name: str) -> None:
     """A Hopper kernel's warps share slots of memory: before one thread hands a slot back or stores it, a barrier must
     have seen all of them, and the fence of what they wrote. Gluon inserts the barriers; each release does it anew."""
-    spec, sig = task(name), signature(task(name))
-    made = lower(read(worked_candidate(name), sig), sig, next(iter(spec.time_shapes.values())), form="hopper")
+    made = lowered_hopper(name)
     module = toolchain.load(made.source)
     for launch in [launch for launch in made.launches if launch.gluon]:
         compiled = toolchain.compile_launch(getattr(module, launch.kernel), launch, toolchain.target_of("sm_90"))
@@ -93,5 +113,5 @@ def test_the_compiler_puts_barriers_where_the_text_leaves_them_to_it(name: str) 
 
 _STEPS = re.compile(
     r"(?P<barrier>\bbar\.sync)|(?P<fence>fence\.proxy\.async)|(?P<written>\bst\.shared|stmatrix)"
-    r"|(?P<handed>mbarrier\.arrive\.shared)|(?P<stored>cp\.async\.bulk\.tensor\.\w+\.global\.shared)"
+    r"|(?P<handed>mbarrier\.arrive\.shared)|(?P<stored>cp\.(?:reduce\.)?async\.bulk\.tensor\.\w+\.global\.shared)"
 )

@@ -172,9 +172,21 @@ def activation(
             acc = tl.dot(left, right, acc)
         rows = row + tl.arange(0, BLOCK_M)
         zdz_sum = tl.full((BLOCK_M,), 0.0, tl.float32)
-        acc_0, acc_64 = halves(acc)
-        zdz_sum = activation_epilogue(acc_0, zdz_sum, row, col, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 64)
-        zdz_sum = activation_epilogue(acc_64, zdz_sum, row, col + 64, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 64)
+        acc_0_to_128, acc_128_to_256 = halves(acc)
+        acc_0_to_64, acc_64_to_128 = halves(acc_0_to_128)
+        acc_0, acc_32 = halves(acc_0_to_64)
+        acc_64, acc_96 = halves(acc_64_to_128)
+        acc_128_to_192, acc_192_to_256 = halves(acc_128_to_256)
+        acc_128, acc_160 = halves(acc_128_to_192)
+        acc_192, acc_224 = halves(acc_192_to_256)
+        zdz_sum = activation_epilogue(acc_0, zdz_sum, row, col, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_32, zdz_sum, row, col + 32, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_64, zdz_sum, row, col + 64, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_96, zdz_sum, row, col + 96, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_128, zdz_sum, row, col + 128, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_160, zdz_sum, row, col + 160, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_192, zdz_sum, row, col + 192, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
+        zdz_sum = activation_epilogue(acc_224, zdz_sum, row, col + 224, dz_out, z, act_out, db_out, b, M, N, BLOCK_M, 32)
         tl.store(zdz_out + tile_n * M + rows, zdz_sum, mask=rows < M)
 
 
@@ -252,8 +264,8 @@ def launch(e, w_down, z, b, a_dz, a_act, a_db, a_zdz, c_db, s_s, g_dw):
         return
     _keep(key, [
         _launched(
-            activation, _programs(e.device, T, 128, F, 128), e, w_down, z, b, a_dz, a_act, a_db, a_zdz, T, F, D, 128,
-            128, 64, 8, num_warps=8, num_stages=5,
+            activation, _programs(e.device, T, 128, F, 256), e, w_down, z, b, a_dz, a_act, a_db, a_zdz, T, F, D, 128,
+            256, 64, 8, num_warps=8, num_stages=3,
         ),
         _launched(bias, (-(-F // 32),), a_db, c_db, F, a_db.shape[0], 32, 32, num_warps=4, num_stages=2),
         _launched(statistic, (-(-T // 32),), a_zdz, s_s, T, D, a_zdz.shape[0], 32, 32, num_warps=4, num_stages=2),
