@@ -14,14 +14,16 @@ from coda_synth.coda_api.words import LOOKUP, Place
 _READ, _STORED = 2, 1  # a tile's element from shared memory, made fp32; one rounded and staged
 _DOWN, _ACROSS = 8, 2  # sums of columns go through the lanes of a warp and its neighbours; those of rows wait
 CHAINED = frozenset({"tile_logsumexp", "pick"})  # running values of rows that each depend on the one before
-_RENAMED = frozenset("gemm even odd low high join interleave part spread cycle".split())  # nothing is computed
+_RENAMED = frozenset("accumulate gemm even odd low high join interleave part spread cycle".split())  # nothing computed
 
 
 def instructions(kernel: Kernel, live: Mapping[str, Value], size: Callable[[Dim], int]) -> float:
     """live: the outputs that are used. size: of one of the kernel's dims."""
     product = size(kernel.rows) * size(kernel.cols)
     stored = sum(_elements(v, size) for v in live.values() if v.form is Form.TILE)
-    return (sum(_cost(v) * _elements(v, size) for v in walk(live)) + _STORED * stored) / product
+    added_to = {id(v.args[0]) for v in live.values() if v.word == "accumulate"}  # by the copy engine, in memory
+    computed = sum(_cost(v) * _elements(v, size) for v in walk(live) if id(v) not in added_to)
+    return (computed + _STORED * stored) / product
 
 
 def _elements(value: Value, size: Callable[[Dim], int]) -> int:

@@ -34,11 +34,10 @@ PASSES = (  # what its hints are, in words
 _TURNS = tuple(Schedule(block_n=128, stages=stages, mainloop="pingpong") for stages in (5, 4))
 _BRIEF = 3e11  # multiplications of a product that ends before a card draws all the power that it may
 _LASTING = 2e12  # of one that takes so long that every byte moved through shared memory costs clocks
-_WIDE_IN_TURNS = 32  # columns of a slice; 16 where these find no room
 _WELL = 0.9  # of the smaller tile's share of busy processors, which a larger one may lose a tenth of
 _LIGHT = 6.5  # instructions an element: hardly worth hiding under a sum of _SUM
-_HEAVY = 25.0  # too many for a group that waits for the tiles of every slice
-_HEAVIEST = 40.0  # too many for one group alone
+_HEAVY, _HEAVY_SLICE = 25.0, 32  # so many that narrower slices, which wait twice as often, are too slow in turns
+_HEAVIEST = 40.0  # too many for one group whatever its slices
 _SUM = 4096  # the K that is meant; a shorter sum hides less
 _LONG_SUM = 8192  # the least K beside which no epilogue is worth the bytes that hiding it costs
 
@@ -75,9 +74,9 @@ def default_schedules(
         return (last,)
     if rows * cols * inner > _LASTING or any(v.word in CHAINED for v in live.values()):
         return (last,)
-    if work > _HEAVY:  # wide slices have room in turns only where the loader can bring all tiles ahead
-        alone = work < _HEAVIEST and inner < _LONG_SUM
-        return (replace(_TURNS[0], slice_n=_WIDE_IN_TURNS), last) if alone else (last,)
+    if work > _HEAVY:
+        hidden = work < _HEAVIEST and inner < _LONG_SUM
+        return (replace(_TURNS[0], slice_n=_HEAVY_SLICE), last) if hidden else (last,)
     light = rows * cols * inner < _BRIEF and work * _SUM / inner < _LIGHT
     busy = _busy(rows, cols, last, processors) > _WELL * _busy(rows, cols, _TURNS[0], processors)
     if busy and (light or inner >= _LONG_SUM):

@@ -214,11 +214,17 @@ class HopperSlice(SliceValues):
         text = f"gl.convert_layout({self.inner.plain(narrow)}, {self._group_layout(value)})"
         return ((f"spread({text}, {self._group_text(value)})", ATOM),)
 
-    def _word_accumulate(self, value: Value) -> Texts:
-        """What is added, alone: the copy engine adds it to memory, and no tile is loaded for it."""
+    def _word_accumulate(self, value: Value) -> Texts | None:
+        """What is added, alone: the copy engine adds it to memory, and no tile is loaded for it. Where it reaches none,
+        because a slice is too narrow, threads load, add and store."""
         out, added = value.args
-        if added.rows is None or added.cols is None or self.tensors.params[str(out.attrs["name"])].dtype != "float32":
-            raise LoweringError("the Hopper kernel accumulates tiles alone, and in fp32")
+        name = str(out.attrs["name"])
+        info = self.tensors.params[name]
+        assert value.cols is not None
+        if not self.described(self.param_names[name], info, value.cols):
+            return None
+        if added.rows is None or added.cols is None or info.dtype != "float32":
+            raise LoweringError("the Hopper kernel adds whole tiles alone, and to fp32 alone")
         return self.inner.texts(added)
 
     def as_float(self, value: Value, text: str) -> str:

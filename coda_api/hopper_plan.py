@@ -89,7 +89,7 @@ class HopperPlan(KernelEmitter):
         a tile that was read and staged two slices before has left its slot, which stays the consumer's until the next
         mainloop. All such outputs find one, or none borrows."""
         found: dict[str, str] = {}
-        if self.out_slots > 1 or not self.pairs or self.in_slots != self.geometry.slices or self.in_slots < 3:
+        if self.out_slots > 1 or not self.pairs or self.in_slots < 3:
             return found
         for output in self.stores:
             free = [t for t in self.loads if t not in found.values() and self._box(t) == self._box(output)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterable, Mapping
 
 from coda_synth.coda_api.gluon_text import GLUON_FUNCTIONS, library
@@ -226,7 +227,7 @@ def _harmless(title: str) -> str:
 def module_text(head: str, kernels: Iterable[str], prepare: str, launch: str) -> str:
     """The whole module, with the library functions that its kernels call."""
     kernels = "\n\n".join(kernels)
-    adds = _ADDS if "tma_add(" in kernels else ""
+    adds = _ADDS if re.search(r"\btma_add\(", kernels) else ""
     parts = [head, adds, library(kernels), library(kernels, "_g"), kernels, prepare, launch]
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
 

@@ -41,9 +41,10 @@ _HINTS = (
         ("auto", "portable", "hopper", "pingpong"),
         "hopper: all warps share a tile; its epilogue delays the next tile's sum, though not its loads. pingpong: two"
         " groups take tiles by turns, one's epilogue under the other's sum. auto: pingpong; hopper where the epilogue"
-        " has more than some 25 instructions an element, a pick or a logsumexp, and, where so wide a tile leaves few"
-        " processors idle and has room, where K is 8,192 or more, or where it has few and the product is short (below"
-        " 3e11 multiplications). Portable elsewhere than on sm_90, and where a row is no multiple of 16 bytes",
+        " has more than some 25 instructions an element (some 40 where slices of 32 have room in turns and K is below"
+        " 8,192), a pick or a logsumexp, and, where so wide a tile leaves few processors idle and has room, where K is"
+        " 8,192 or more, or where it has few and the product is short (below 3e11 multiplications). Portable"
+        " elsewhere than on sm_90, and where a row is no multiple of 16 bytes",
     ),
     Hint(
         "split_k",

@@ -129,7 +129,7 @@ def before(t: Tensor["M", "2*N"], u: Tensor["M", "N"], r: Tensor["M"], c: Tensor
 
 @kernel
 def f(x: Tensor[{x}], w: Tensor[{w}], t: Tensor["M", "2*N"], u: Tensor["M", "N"], r: Tensor["M"], c: Tensor["2*N"],
-      h: Tensor["H"], i: Index["M"], s: Scalar):
+      h: Tensor["H"], i: Index["M"], s: Scalar, dw: Tensor["M", "N"]):
     z = gemm(x, w)
     a = {a}
     b = {b}
@@ -138,7 +138,7 @@ def f(x: Tensor[{x}], w: Tensor[{w}], t: Tensor["M", "2*N"], u: Tensor["M", "N"]
     lse, weighted = tile_logsumexp(b, "2*N", a)
     return {{"y": a, "half": d, "sum": tile_sum(a, "2*N"), "max": tile_max(a, "2*N"), "min": tile_min(b, "2*N"),
             "narrow": tile_sum(d, "N"), "down": tile_sum(a, "M"), "peak": tile_max(d, "M"), "mean": mean, "m2": m2,
-            "lse": lse, "weighted": weighted, "chosen": pick(a, i)}}
+            "lse": lse, "weighted": weighted, "chosen": pick(a, i), "dw": accumulate(dw, d)}}
 
 @finisher
 def rows(total: Partial["M", "W"], top: Partial["M", "W"], least: Partial["M", "W"], mean: Partial["M", "W"],
@@ -175,9 +175,9 @@ def after(e: Tensor["M", "N"], down: Tensor["N"]):
 
 @program
 def p(x: Tensor[{px}], w: Tensor[{pw}], t: Tensor["T", "2*F"], u: Tensor["T", "F"], r: Tensor["T"], c: Tensor["2*F"],
-      h: Tensor["H"], i: Index["T"], s: Scalar):
+      h: Tensor["H"], i: Index["T"], s: Scalar, dw: Tensor["T", "F"]):
     o = before(t, u, r, c, h, i, s)
-    a = f(x, w, t, u, r, c, h, i, s)
+    a = f(x, w, t, u, r, c, h, i, s, dw)
     b = rows(a.sum, a.max, a.min, a.mean, a.m2, a.lse, a.weighted, a.narrow, a.chosen)
     q = columns(a.down, size("H"), size("F"))
     k = peaks(a.peak)
@@ -190,7 +190,7 @@ def p(x: Tensor[{px}], w: Tensor[{pw}], t: Tensor["T", "2*F"], u: Tensor["T", "F
     return {{"y": a.y, "half": a.half, "sum": b.sum, "top": b.top, "mu": b.mu, "var": b.var, "lse": b.lse,
             "weighted": b.weighted, "narrow": b.narrow, "all": b.all, "down": q.v, "peak": k.v, "e": g.e, "norm": n.v,
             "folded": q.folded, "halved": q.halved, "before": o.y, "before_down": v.v, "before_folded": v.folded,
-            "e_down": l.halved, "left": j.left, "e_peak": m.v}}
+            "e_down": l.halved, "left": j.left, "e_peak": m.v, "dw": a.dw}}
 """
 LAYOUTS = {
     "NT": ('"M", "K"', '"2*N", "K"'), "NN": ('"M", "K"', '"K", "2*N"'),
@@ -243,7 +243,7 @@ def drawn_inputs(size: dict[str, int], layout: str) -> dict[str, Tensor | float]
     tensors = {
         "x": x.T if layout[0] == "T" else x, "w": w.T if layout[1] == "N" else w, "t": randn(rows, columns, seed=2),
         "u": randn(rows, columns // 2, seed=6), "r": randn(rows, seed=3), "c": randn(columns, seed=4),
-        "h": randn(size["H"], seed=5),
+        "h": randn(size["H"], seed=5), "dw": randn(rows, columns // 2, seed=7),
     }  # fmt: skip
     inputs: dict[str, Tensor | float] = {name: v.float().contiguous() for name, v in tensors.items()}
     return inputs | {"i": torch.arange(rows) * 3 - 2, "s": 0.75}
@@ -262,8 +262,9 @@ def run(
     module = toolchain.load(made.source)
     buffers = {b.name: torch.full(b.shape, float("nan"), dtype=getattr(torch, b.dtype)) for b in made.buffers}
     pool = {**inputs, **module.prepare(**{n: inputs[n] for n in made.prepare_arguments}), **buffers}
+    pool["dw"] = dw = pool["dw"].clone()
     module.launch(**{name: pool[name] for name in made.arguments})
-    return {output: buffers[b.name] for b in made.buffers for output in b.outputs}
+    return {output: buffers[b.name] for b in made.buffers for output in b.outputs} | {"dw": dw}
 
 
 def agrees(drawn: tuple[str, str], size: dict[str, int], schedule: Schedule, pointers: bool) -> None:

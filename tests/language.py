@@ -14,9 +14,12 @@ _ROLES = {TypeKind.SCALAR: "scalar", TypeKind.SIZE: "scalar"}
 
 
 def signature_of(program: Program, outputs: Mapping[str, str] | None = None, dtype: str = "float32") -> Signature:
-    """outputs: declared dtypes that differ from float32. Tensors whose name starts with "w" are weights."""
+    """outputs: declared dtypes that differ from float32. Tensors whose name starts with "w" are weights, and one called
+    dw is what fp32 is added to."""
     inputs = tuple(
-        InputSpec(
+        InputSpec(p.name, p.type, "float32", "in_place")
+        if p.name == "dw"
+        else InputSpec(
             p.name,
             p.type,
             "int64" if p.type.kind is TypeKind.INDEX else dtype,

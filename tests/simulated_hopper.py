@@ -123,6 +123,50 @@ def test_reductions_down_the_rows_of_tiles_of_two_widths(schedule: Schedule) -> 
             torch.testing.assert_close(buffers[b.name].double(), exact[output], rtol=1e-4, atol=1e-3)
 
 
+ACCUMULATED = {  # what is added to dw, how wide that is, and whether the copy engine adds it
+    "beside others": ("z * t", "N", True),
+    "of pairs": ("even(z) * odd(t)", "N/2", True),
+    "twice as wide": ("interleave(z, t)", "2*N", True),
+    "of groups": ("group_sum(z, 4)", "N/4", True),
+    "of groups so wide that a slice has too few for a copy": ("group_sum(z, 16)", "N/16", False),
+    "rounded": ("cast(z, 'bfloat16')", "N", True),
+}
+
+
+@pytest.mark.parametrize("schedule", [TURNS, SHARED], ids=lambda schedule: schedule.mainloop)
+@pytest.mark.parametrize("what", ACCUMULATED)
+def test_what_is_accumulated(what: str, schedule: Schedule) -> None:
+    """To what is there, ragged tiles and all, beside a stored tile and partials."""
+    added, cols, copied = ACCUMULATED[what]
+    program = read(f"""
+@kernel
+def k(x: Tensor["M", "K"], w: Tensor["N", "K"], t: Tensor["M", "N"], dw: Tensor["M", "{cols}"]):
+    z = gemm(x, w)
+    return {{"y": z + t, "dw": accumulate(dw, {added}), "down": tile_sum(z, "M"), "across": tile_sum(z * t, "N")}}
+
+
+@finisher
+def total(p: Partial["A", "B"]):
+    return {{"total": total_sum(p)}}
+
+
+@program
+def p(x: Tensor["T", "D"], w: Tensor["F", "D"], t: Tensor["T", "F"], dw: Tensor["T", "{cols.replace("N", "F")}"]):
+    a = k(x, w, t, dw)
+    b = total(a.down)
+    c = total(a.across)
+    return {{"y": a.y, "dw": a.dw, "down": b.total, "across": c.total}}
+""")
+    sig, sizes = signature_of(program, dtype="bfloat16"), {"T": 200, "D": 64, "F": 208}
+    inputs = {p.name: randn(*(d.size(sizes) for d in p.type.dims)).bfloat16() for p in program.params}
+    inputs["dw"] = inputs["dw"].float()
+    made = lower(program, sig, sizes, form="hopper", schedules={"a": schedule}, processors=PROCESSORS)
+    assert made.launches[0].gluon and ("tma_add(dw" in made.source) == copied
+    exact = evaluate(program, sig, inputs)
+    for name, found in run(made, inputs, made.source, seed=1).items():
+        torch.testing.assert_close(found.double(), exact[name], rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("schedule", [TURNS, SHARED], ids=lambda schedule: schedule.mainloop)
 @pytest.mark.parametrize("inner", [40, 1000])
 @pytest.mark.parametrize("runs", [0, 1, 5, 40])

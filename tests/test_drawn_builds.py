@@ -17,7 +17,7 @@ from tests.language import signature_of
 SM_90 = toolchain.target_of("sm_90")
 schedules = st.builds(
     Schedule,
-    block_m=st.just(128), block_n=st.just(128), block_k=st.just(64), stages=st.just(2), warps=st.just(8),
+    block_m=st.just(128), block_n=st.just(128), block_k=st.just(32), stages=st.just(2), warps=st.just(8),
     slice_n=st.sampled_from([0, 32, 64]), mainloop=st.sampled_from(["hopper", "pingpong"]),
     split_k=st.sampled_from([1, 1, 1, 4]), cut=st.sampled_from(["even", "stream"]),
 )  # fmt: skip
@@ -49,7 +49,7 @@ def builds(drawn: tuple[str, str], schedule: Schedule, group: int) -> None:
 @pytest.mark.parametrize("drawn", [HARD, HALVED], ids=["pairs", "halves"])
 @pytest.mark.parametrize("mainloop", ["hopper", "pingpong"])
 def test_a_program_of_many_layouts_builds(drawn: tuple[str, str], mainloop: str) -> None:
-    builds(drawn, Schedule(128, 128, 64, 2, 8, mainloop=mainloop), 32)
+    builds(drawn, Schedule(128, 128, 32, 2, 8, mainloop=mainloop), 32)
 
 
 @pytest.mark.slow

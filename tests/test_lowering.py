@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_a_hopper_kernel_leaves_the_adding_to_the_copy_engine() -> None:
     made = lowered("linear_backward", "hopper")
     assert made.in_place == {"dw": ("dw",)} and "tma_add(dw, " in made.source
     assert "tma_load(dw" not in made.source and "tma_add" not in lowered("linear_rope", "hopper").source
+
+
+@pytest.mark.parametrize("form", ["pointer", "descriptor", "hopper"])
+def test_a_kernel_called_like_the_adding_copy_brings_no_copy(form: str) -> None:
+    text = re.sub(r"\bproject\(", "my_tma_add(", worked_candidate("linear_residual"))
+    spec, sig = task("linear_residual"), signature(task("linear_residual"))
+    made = lower(read(text, sig), sig, next(iter(spec.time_shapes.values())), form=form)
+    assert "def my_tma_add(" in made.source and "_tma_add()" not in made.source
 
 
 @pytest.mark.parametrize(("added", "dtype"), [("z", "bfloat16"), ("b", "float32")])
