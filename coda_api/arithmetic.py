@@ -21,7 +21,7 @@ def instructions(kernel: Kernel, live: Mapping[str, Value], size: Callable[[Dim]
     """live: the outputs that are used. size: of one of the kernel's dims."""
     product = size(kernel.rows) * size(kernel.cols)
     stored = sum(_elements(v, size) for v in live.values() if v.form is Form.TILE)
-    added_to = {id(v.args[0]) for v in live.values() if v.word == "accumulate"}  # by the copy engine, in memory
+    added_to = {id(v.args[0]) for v in live.values() if v.word == "accumulate"}  # in memory, which no thread reads
     computed = sum(_cost(v) * _elements(v, size) for v in walk(live) if id(v) not in added_to)
     return (computed + _STORED * stored) / product
 

@@ -272,7 +272,8 @@ class HopperEpilogue(Epilogue):
         self._pair(pointer, cols)
         place = f"[row, {self.slice.start(cols, segment)}]"
         slot = f"{pointer}_ring.index({at})"
-        copy = "tma_add" if pointer in self.slice.param_names.values() else "tma_store"
+        added = pointer in self.slice.param_names.values()  # an output that is a parameter too
+        copy = "tma_add" if added else "tma_store"
         self.staged.append(Staged(pointer, f"{slot}.store({text})", f"{copy}({pointer}, {place}, {slot})"))
 
     def _column_partial(self, output: str, value: Value) -> None:

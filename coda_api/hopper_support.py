@@ -58,9 +58,9 @@ def hopper_fault() -> str:
 
 def _probe() -> Generated:
     program = read(_PROBE)
-    inputs = [InputSpec(p.name, p.type, "bfloat16", "activation") for p in program.params]
-    inputs[-1] = replace(inputs[-1], dtype="float32", role="in_place")
-    outputs = tuple(OutputSpec(name, inputs[-1].type.dims, inputs[i].dtype) for i, name in ((0, "y"), (-1, "s")))
-    signature, sizes = Signature(program.name, tuple(inputs), outputs, "bfloat16"), dict.fromkeys("MNK", 256)
+    *read_only, added_to = (InputSpec(p.name, p.type, "bfloat16", "activation") for p in program.params)
+    inputs = (*read_only, replace(added_to, dtype="float32", role="in_place"))
+    outputs = tuple(OutputSpec(n, added_to.type.dims, dtype) for n, dtype in (("y", "bfloat16"), ("s", "float32")))
+    signature, sizes = Signature(program.name, inputs, outputs, "bfloat16"), dict.fromkeys("MNK", 256)
     made = lower(program, signature, sizes, form="hopper", schedules=dict.fromkeys("abc", _TILE))
     return replace(made, launches=made.launches[1:2])

@@ -326,12 +326,12 @@ class _Copies:
 
     @staticmethod
     def async_copy_shared_to_global(target: _Described, place: Any, source: _View) -> None:
-        where = _once(target, place)
+        where = _unwritten(target, place)
         _block().store(source.slot, source.values.copy, lambda values: put(target.values, where, values))
 
     @staticmethod
     def async_atomic_add(target: _Described, place: Any, source: _View) -> None:
-        where = _once(target, place)
+        where = _unwritten(target, place)
 
         def add(values: np.ndarray) -> None:
             put(target.values, where, box(target.values, where, values.shape) + values)
@@ -343,8 +343,8 @@ class _Copies:
         _block().wait_stores(pending)
 
 
-def _once(target: _Described, place: Any) -> tuple[int, int]:
-    """Where a box of an output goes, to which none went before."""
+def _unwritten(target: _Described, place: Any) -> tuple[int, int]:
+    """Where a box of an output goes; raises HopperFault where one went before."""
     where = (int(place[0]), int(place[1]))
     if where in target.stored:
         raise HopperFault(f"the box at {where} of one output is stored twice")
