@@ -14,9 +14,9 @@ _FAILED = (ChildFailure, ChildRaised, JudgeError)  # the last where no fresh pro
 
 def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str | None:
     """The call whose launch fails when a case runs again in a fresh process, one launch a question. None where it
-    fails before the first launch, or not this time, for which it has the limit of a case. asked: what names the case.
-    Leaves no spoilt process behind."""
-    seconds, deadline = min(limit_s, STEP_S), time.monotonic() + limit_s
+    fails before the first launch, or not this time, for which its launches have the limit of a case: a fresh process
+    takes seconds to start, which are not theirs. asked: what names the case. Leaves no spoilt process behind."""
+    seconds = min(limit_s, STEP_S)
     worker.close()
     try:
         calls = [str(call) for call in worker.request("steps", seconds, asked).data["calls"]]
@@ -25,6 +25,7 @@ def guilty_call(worker: Child, asked: Mapping[str, Any], limit_s: float) -> str 
         return None
     if len(calls) == 1:  # nothing else can have failed
         return calls[0]
+    deadline = time.monotonic() + limit_s
     for number, call in enumerate(calls):
         if time.monotonic() > deadline:  # no program has so many launches
             worker.close()
